@@ -184,6 +184,7 @@ fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Runn
         shared.clock.clone(),
         Arc::clone(&shared.groups),
         shared.settings.clone(),
+        Arc::clone(&shared.hooks),
         Arc::clone(&shared.holds),
     );
     let sizing = AwsSizing::new(

@@ -258,7 +258,9 @@ impl AwsError {
             || says("is not in auto scaling group")
         {
             Self::NoSuchInstance { operation, message }
-        } else if ["minsize", "min size", "minimum size", "below min value"].into_iter().any(says) {
+        } else if ["minsize", "min size", "minimum size", "below min value"].into_iter().any(says)
+            && !says("max size")
+        {
             Self::AtMinimum { operation, message }
         } else if says("above max value") {
             Self::AtMaximum { operation, message }

@@ -40,6 +40,6 @@ pub use leadership::{Leadership, Standing};
 pub use node_view::{NodeView, Ready};
 pub use nodes::Nodes;
 pub use pods::{DaemonOwner, PodName, PodView};
-pub use reflect::{Project, Sink, Store, brings_news, deliver, reflect};
+pub use reflect::{Project, Sink, Store, deliver, reflect};
 pub use reviews::{DeployedContainer, LeaseHolder, Right};
 pub use seen::Seen;

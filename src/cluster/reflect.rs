@@ -93,7 +93,7 @@ fn has_expired(error: &watcher::Error) -> bool {
 }
 
 /// Whether an event came from the API server. `Init` only says that a list is about to be requested.
-pub fn brings_news<K>(event: &Event<K>) -> bool {
+fn brings_news<K>(event: &Event<K>) -> bool {
     !matches!(event, Event::Init)
 }
 

@@ -54,9 +54,11 @@ impl Cluster {
             .await;
     }
 
-    /// The pods of one node, as they change. Listed anew after each failure, with a growing pause. In one page: with a limit, API servers up
-    /// to 1.30 and some of 1.33 read every pod of the cluster from etcd for it
-    /// ([kubernetes#132132](https://github.com/kubernetes/kubernetes/issues/132132)).
+    /// The pods of one node, as they change. Listed anew after each failure, with a growing pause. In one page: an API server from 1.31 on
+    /// answers that from its cache, and reads every pod of the cluster from etcd for a list with a limit.
+    ///
+    /// Source: [consistent reads from
+    /// cache](https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
     pub fn pods_on(
         &self,
         node: &str,

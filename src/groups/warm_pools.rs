@@ -1,10 +1,10 @@
 //! Warm pools of groups that reuse instances on scale-in: an instance on its way there may be a node that a hook holds, and
 //! the group's description does not list it.
 
+use std::error::Error;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
-use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
 use super::Snapshot;
@@ -17,41 +17,48 @@ const AT_ONCE: usize = 8;
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// Adds the instances of the warm pool to each group that reuses instances, those of `before` if AWS does not answer in time. Returns the
-/// last error.
+/// last error. `begun`: how many have been asked for so far, so that those come first whose turn did not come.
 pub(super) async fn add<'a>(
     aws: &Aws,
     before: Option<&Snapshot>,
     groups: impl Iterator<Item = &'a mut AutoScalingGroup>,
+    begun: &mut usize,
 ) -> Result<(), AwsError> {
     let until = Instant::now() + WITHIN;
     let asked = groups.filter(|group| group.warm_pool.is_some_and(|pool| pool.reuses));
-    let asked: Vec<_> = asked.map(|group| add_to(aws, before, group, until).boxed()).collect();
-    let errors: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
-    errors.into_iter().flatten().next_back().map_or(Ok(()), Err)
+    let mut asked: Vec<_> = asked.map(|group| add_to(aws, before, group, until).boxed()).collect();
+    let first = begun.checked_rem(asked.len()).unwrap_or_default();
+    asked.rotate_left(first);
+    let answers: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
+    let in_time = answers.iter().filter(|answer| answer.is_some()).count();
+    *begun = first + in_time;
+    let late = (in_time < answers.len()).then(|| late("other warm pools took all the time"));
+    let last = answers.into_iter().flatten().filter_map(Result::err).next_back();
+    last.or(late).map_or(Ok(()), Err)
 }
 
-/// The same for one group.
+/// The same for one group; `None` if the time is over before it is asked for.
 async fn add_to(
     aws: &Aws,
     before: Option<&Snapshot>,
     group: &mut AutoScalingGroup,
     until: Instant,
-) -> Option<AwsError> {
-    let late = |elapsed: Elapsed| {
-        Err(AwsError::Unreachable { operation: Operation::DescribeWarmPool, source: Box::new(elapsed) })
-    };
-    // Not even begun when the time is over.
-    let outcome = match until > Instant::now() {
-        true => Some(timeout_at(until, aws.warm_pool(&group.name)).await.unwrap_or_else(late)),
-        false => None,
-    };
-    let (told, error) = match outcome {
-        Some(Ok(told)) => (told, None),
-        Some(Err(error)) => (known(before, group), Some(error)),
-        None => (known(before, group), None),
+) -> Option<Result<(), AwsError>> {
+    if until <= Instant::now() {
+        group.instances.extend(known(before, group));
+        return None;
+    }
+    let answer = timeout_at(until, aws.warm_pool(&group.name)).await;
+    let (told, error) = match answer.unwrap_or_else(|elapsed| Err(late(elapsed))) {
+        Ok(told) => (told, Ok(())),
+        Err(error) => (known(before, group), Err(error)),
     };
     group.instances.extend(told);
-    error
+    Some(error)
+}
+
+fn late(why: impl Into<Box<dyn Error + Send + Sync>>) -> AwsError {
+    AwsError::Unreachable { operation: Operation::DescribeWarmPool, source: why.into() }
 }
 
 /// The warm pool's instances as they were, without those now in the group.

@@ -112,16 +112,20 @@ impl Provider {
             Ok::<_, RpcError>((deletion, missing))
         };
         let (deletion, _) = read()?;
+        let stay = |deletion: &Deletion| {
+            let stays = |id: &InstanceId| (id.to_string(), RpcError::OutlivesItsNode(id.clone()));
+            deletion.outliving.iter().map(stays).collect::<Vec<_>>()
+        };
         let accept = |node: NodeToDrain| {
             async move { (node.node.to_string(), self.accept(deadline, name, &node).await) }.boxed()
         };
         if deletion.is_of_nodes_alone() {
-            return finish(Vec::new(), deletion.nodes.into_iter().map(accept).collect()).await;
+            return finish(stay(&deletion), deletion.nodes.into_iter().map(accept).collect()).await;
         }
 
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(name)).await?;
         let (mut deletion, missing) = read()?;
-        let mut failed = Vec::new();
+        let mut failed = stay(&deletion);
         if !deletion.is_of_nodes_alone() {
             let fresh = self.fresh_group(deadline, name).await?;
             let named = deletion.placeholders.len();
@@ -174,7 +178,7 @@ impl Provider {
     async fn fresh_group(&self, deadline: Deadline, name: &str) -> Result<Group, RpcError> {
         let seen = group(&*self.view()?, name)?;
         let fresh = deadline.call("describing the group", self.sizing.current(&seen)).await??;
-        for change in learned(&seen, &fresh) {
+        for change in Change::learned(&seen.asg, &fresh.asg) {
             self.groups.changed(self.clock.now(), change);
         }
         Ok(fresh)
@@ -260,24 +264,6 @@ const NEVER_CAME: &str = "instances that never came";
 
 fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
     view.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
-}
-
-/// What others did to the group since the snapshot was made. The snapshot needs it because a change of ours is applied
-/// to it only if the size matches the one the change started from, and because a termination that another task of ours
-/// is about to report must not lower the size twice.
-fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
-    let group = || seen.asg.name.clone();
-    let going = |id: &str| fresh.asg.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
-    let mut changes: Vec<_> = seen
-        .asg
-        .live()
-        .filter(|i| going(&i.id))
-        .map(|i| Change::Terminated { group: group(), instance: i.id.clone(), decrement: false })
-        .collect();
-    if fresh.asg.desired != seen.asg.desired {
-        changes.push(Change::Desired { group: group(), from: seen.asg.desired, to: fresh.asg.desired });
-    }
-    changes
 }
 
 /// Does all of `work`. Returns what failed, together with what `failed` before.

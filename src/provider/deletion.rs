@@ -22,6 +22,8 @@ pub struct Deletion {
     pub placeholders: Vec<usize>,
     /// Instances without a Node: terminated without a drain.
     pub unregistered: Vec<InstanceId>,
+    /// Instances whose Node was deleted while its pods have their grace: they stay for now.
+    pub outliving: Vec<InstanceId>,
     /// Nodes to drain and release.
     pub nodes: Vec<NodeToDrain>,
 }
@@ -93,8 +95,8 @@ impl Deletion {
                         instance: instance.to_string(),
                     });
                 }
-                None if scale_ins.outlives_its_node(&instance) => {
-                    return Err(RpcError::OutlivesItsNode(instance));
+                None if scale_ins.outlives_its_node(&group.asg.name, &instance) => {
+                    deletion.outliving.push(instance);
                 }
                 None => deletion.unregistered.push(instance),
             }
@@ -292,6 +294,7 @@ mod tests {
             placeholders: placeholders.to_vec(),
             unregistered: unregistered.iter().map(|id| (*id).into()).collect(),
             nodes: nodes.iter().map(drain).collect(),
+            outliving: Vec::new(),
         }
     }
 

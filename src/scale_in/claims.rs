@@ -33,6 +33,8 @@ pub struct Claims {
     ours: VecDeque<String>,
     /// When the machine of the Node's instance ends, by the last believed record.
     told_end: Option<(InstanceId, Timestamp)>,
+    /// The deadline that an earlier run wrote, unless AWS ends the machine then, which may be called off.
+    inherited: Option<Timestamp>,
 }
 
 impl Claims {
@@ -61,7 +63,10 @@ impl Claims {
             Written::Record(claimed) if self.ours.iter().any(|ours| ours == written.text()) => {
                 Written::Record(claimed)
             }
-            Written::Record(claimed) if at_start => Written::Record(past(claimed, now)),
+            Written::Record(claimed) if at_start => {
+                self.inherited = claimed.release_by.filter(|_| claimed.ends_at.is_none());
+                Written::Record(past(claimed, now))
+            }
             Written::Record(claimed) => {
                 let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
                 from_somebody(claimed, before.as_ref(), told_end, now)
@@ -94,6 +99,11 @@ impl Claims {
     /// not told again.
     pub fn told_end(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.told_end.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
+    }
+
+    /// The deadline that an earlier run of ebbtide wrote, which may have known what this one does not.
+    pub fn inherited(&self) -> Option<Timestamp> {
+        self.inherited
     }
 
     /// The record in the annotation, if something else is believed.

@@ -89,7 +89,7 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
 }
 
 /// Whether a pod asks not to be disturbed at this moment.
-pub(super) fn is_patient(pod: &PodView, now: Timestamp) -> bool {
+pub fn is_patient(pod: &PodView, now: Timestamp) -> bool {
     patient_until(pod).is_some_and(|until| until > now)
 }
 

@@ -297,6 +297,13 @@ pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> N
     normal(Reason::Waiting, "load balancers", format!("waiting until {until:.0} at most: {what}"))
 }
 
+/// The watch of the node's pods is broken.
+pub(super) fn waiting_for_a_list() -> NodeEvent {
+    let note = "the API server does not list the node's pods anew since the watch of them broke: without that, nothing is released \
+                before its time is up";
+    normal(Reason::Waiting, "pods unlisted", note.to_owned())
+}
+
 /// All that ebbtide does is done, and another's hook holds the instance.
 pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> NodeEvent {
     let note = format!(

@@ -73,6 +73,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     // Who is bound to the node meanwhile is known only when that is done.
     if s.is_relisting {
         until = until.max(later(s.now, LISTED_WITHIN));
+        release::announce_unlisted(s, record, plan);
     }
     if let Some(hard) = hard {
         until = until.min(hard);

@@ -125,7 +125,7 @@ impl Holds {
 const ACTIVITIES_AT_MOST: usize = 5_000;
 
 /// How far AWS's clock may be ahead of our wall clock: what it dates may be earlier by this much.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Since when is this instance held, in this state? It was first seen so at `seen`.
 #[derive(Clone, Debug)]

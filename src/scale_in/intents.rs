@@ -18,6 +18,7 @@ use crate::aws::Instance;
 use crate::clock::{Clock, later, signed};
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::groups::Groups;
+use crate::groups::hooks::Hooks;
 use crate::groups::sizes::Leaves;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::template::devices;
@@ -32,8 +33,9 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Name of the Node of this instance, if one has registered.
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName>;
 
-    /// Whether containers may run on this instance though it has no Node: its Node was deleted, and their grace is not over.
-    fn outlives_its_node(&self, _instance: &InstanceId) -> bool {
+    /// Whether containers may run on this instance of the group though it has no Node: its Node was deleted, their grace is not over, and no
+    /// hook of ours would hold it for that.
+    fn outlives_its_node(&self, _group: &GroupName, _instance: &InstanceId) -> bool {
         false
     }
 
@@ -81,6 +83,7 @@ pub struct Intents {
     clock: Clock,
     groups: Arc<Groups>,
     settings: Settings,
+    hooks: Arc<Hooks>,
     holds: Arc<Holds>,
 }
 
@@ -123,9 +126,10 @@ impl Intents {
         clock: Clock,
         groups: Arc<Groups>,
         settings: Settings,
+        hooks: Arc<Hooks>,
         holds: Arc<Holds>,
     ) -> Self {
-        Self { cluster, nodes, clock, groups, settings, holds }
+        Self { cluster, nodes, clock, groups, settings, hooks, holds }
     }
 }
 
@@ -135,7 +139,10 @@ impl ScaleIns for Intents {
         speaker(&self.nodes, instance).map(|node| node.name.clone())
     }
 
-    fn outlives_its_node(&self, instance: &InstanceId) -> bool {
+    fn outlives_its_node(&self, group: &GroupName, instance: &InstanceId) -> bool {
+        if self.hooks.last_seen(group).is_some() {
+            return false;
+        }
         let now = self.clock.now();
         let unwatched = |gone| needed_until(later(now, -signed(gone)), None, Duration::ZERO);
         let until = self.holds.needed(instance).or_else(|| self.nodes.gone_for(instance).map(unwatched));

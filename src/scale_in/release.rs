@@ -41,6 +41,9 @@ pub(super) const SENT_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 /// minutes of its time stamp.
 const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 
+/// Pods that the API server does not list for so long are told of.
+const UNLISTED: SignedDuration = SignedDuration::from_mins(1);
+
 /// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
 /// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
@@ -141,13 +144,10 @@ fn limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>) -> Option
         return Some(limit);
     }
     let had = record.release_by;
-    // Who knew since when AWS holds the instance reckoned better.
-    let limit = match had {
-        Some(had) if held.is_some_and(|held| held.span.at_the_latest) && had > s.leads_since => {
-            had.min(limit)
-        }
-        _ => limit,
-    };
+    // The run before knew since when AWS holds the instance.
+    let inherited = s.memory.claims.inherited().filter(|at| *at > s.leads_since);
+    let inherited = inherited.filter(|_| held.is_some_and(|held| held.span.at_the_latest));
+    let limit = inherited.map_or(limit, |inherited| inherited.min(limit));
     let limit = if record.requested_at < s.leads_since && limit <= s.leads_since {
         let anew = Record { requested_at: s.leads_since, ..record.clone() };
         let anew = deadline::limit(s.our_limit, &anew, held)?;
@@ -360,6 +360,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     // Who has been bound to the node meanwhile is known only when its pods are listed.
     let hard = record.release_by.map(|by| by - MARGIN);
     if s.is_relisting && hard.is_none_or(|hard| hard > s.now) {
+        announce_unlisted(s, record, plan);
         if let Some(hard) = hard {
             plan.wake(hard);
         }
@@ -378,6 +379,16 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         complete(s, record, hook, *seen, plan);
     }
     hold_of_another(s, record, group, *lifecycle, *seen, plan);
+}
+
+/// Tells, after a while, that only pods that cannot be listed hold the release.
+pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    let slow = record.phase_since + UNLISTED;
+    if slow > s.now {
+        plan.wake(slow);
+    } else {
+        s.announce(plan, events::waiting_for_a_list());
+    }
 }
 
 /// Tells that another's hook is all that holds the instance, by a refresh that began after ours was completed.

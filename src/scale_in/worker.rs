@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::stream::{BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt, future::BoxFuture};
@@ -13,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_stream::StreamMap;
 use tracing::Span;
 
@@ -38,7 +40,7 @@ use super::situation::Situation;
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
-use crate::cluster::{NodeView, PodView, Seen, Sink, brings_news, deliver};
+use crate::cluster::{NodeView, PodView, Seen, Sink, deliver};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -98,7 +100,12 @@ struct Watches {
     streams: StreamMap<NodeName, BoxStream<'static, watcher::Result<Event<Seen<Pod>>>>>,
     listing: BTreeMap<NodeName, Vec<PodView>>,
     outage: Outage,
+    /// When one of them failed last.
+    failed: Option<Instant>,
 }
+
+/// Watches that have not failed for so long work.
+const CALM: Duration = Duration::from_secs(30);
 
 impl Watches {
     /// Watches the pods of exactly these nodes.
@@ -126,9 +133,14 @@ impl Watches {
                 Ok(event) => self.deliver(&node, event, pods),
                 Err(error) => {
                     pods.relisting.borrow_mut().insert(node.clone());
+                    let failed = Instant::now();
+                    if self.failed.replace(failed).is_some_and(|before| before + CALM < failed) {
+                        // Nothing has changed since to tell that it works again.
+                        self.outage.ends();
+                    }
                     if let Some(lasted) = self.outage.lasts() {
                         let lasts_seconds = lasted.as_secs();
-                        tracing::warn!(node = node.as_str(), lasts_seconds, error = %chain(&error), "watch of the node's pods broke and is retried: the drain goes by what was seen last, and nothing is released before it works again");
+                        tracing::warn!(node = node.as_str(), lasts_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
                     }
                 }
             }
@@ -137,7 +149,9 @@ impl Watches {
     }
 
     fn deliver(&mut self, node: &NodeName, event: Event<Seen<Pod>>, pods: &Pods) {
-        let outage_took = if brings_news(&event) { self.outage.ends() } else { None };
+        // A list says nothing of the watch, which may be refused all the same.
+        let is_of_the_watch = matches!(event, Event::Apply(_) | Event::Delete(_));
+        let outage_took = if is_of_the_watch { self.outage.ends() } else { None };
         if let Some(lasted) = outage_took {
             tracing::info!(
                 node = node.as_str(),

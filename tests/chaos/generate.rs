@@ -429,6 +429,10 @@ fn aws_fault(dice: &mut Dice, kind: usize) -> AwsFault {
             AwsFault::Refused { operation, code, status, side, times }
         }
         2 | 3 => AwsFault::Lost { operation, side, silently: dice.0.bool(), times },
+        // Nobody can guard against a decrement that AWS carries out long after it was given up.
+        4 if operation == Operation::TerminateInstanceInAutoScalingGroup => {
+            AwsFault::Late { operation, by: dice.of(&[3, 8, 20]), times }
+        }
         4 => AwsFault::Late { operation, by: dice.of(&[3, 8, 40]), times },
         5 => AwsFault::Stale { by: dice.of(&[5, 20]), lasting: dice.of(&[30, 120]) },
         6 => AwsFault::Throttled { percent: dice.of(&[10, 50, 90]), lasting: dice.of(&[30, 120]) },

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ebbtide::aws::{AutoScalingGroup, Aws, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::{Cluster, NodeView, Nodes, Seen, Sink};
+use ebbtide::groups::hooks::Hooks;
 use ebbtide::groups::protection::Protection;
 use ebbtide::groups::{Group, Groups, Snapshot};
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
@@ -79,7 +80,9 @@ pub(crate) fn provider(nodes: Arc<Nodes>) -> Provider {
     let aws = Aws::at(aws_client(Arc::new(aws::Aws::new(clock.clone(), 1))));
     let cluster = Cluster::new(cluster::Cluster::new(clock.clone(), 1).client());
     let settings = config.scale_in_settings();
-    let intents = Intents::new(cluster, nodes, clock.clone(), Arc::clone(&groups), settings, Arc::default());
+    let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide", clock.clone()));
+    let intents =
+        Intents::new(cluster, nodes, clock.clone(), Arc::clone(&groups), settings, hooks, Arc::default());
     let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
     let sizing = AwsSizing::new(aws, config.selectors, Arc::clone(&groups), protection, Running::default());
     let metrics = RpcMetrics::register(&mut Registry::default());

@@ -190,6 +190,20 @@ async fn an_autoscaler_that_was_scaled_to_nothing_is_passed_over() {
         panic!("one: {report:#?}")
     };
     assert!(text.starts_with("does not use this provider"), "{text}");
+    // What asks ebbtide alone not to be disturbed is evicted by cluster-autoscaler.
+    let waits = |name: &str| pod(name).on(scene.first().name.as_str()).annotation("ebbtide/drain", "wait");
+    scene
+        .run([
+            waits("job"),
+            waits("safe").annotation("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
+            pod("web"),
+        ])
+        .await;
+    let report = checked(&scene).await;
+    let [(Severity::Warning, text)] = about(&report, "cluster-autoscaler", "web")[..] else {
+        panic!("one: {report:#?}")
+    };
+    assert!(text.contains("pod default/job (and 0 more)"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,8 @@ use jiff::SignedDuration;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::journal_queries::{
-    a_hook_timed_out, asked, aws_moments, graces, has_exited, is_asked, last_exit, notes, released_at,
+    a_hook_timed_out, asked, aws_moments, graces, has_exited, is_asked, last_exit, notes, records,
+    released_at,
 };
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
@@ -128,6 +129,25 @@ async fn heartbeats_that_fail_for_a_while_cost_no_budget() {
     scene.remove::<PodDisruptionBudget>("web").await;
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_that_fail_for_a_while_cost_no_budget_though_aws_does_not_say_since_when_it_holds() {
+    let mut scene = Scene::with(held_group(2, 300)).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([pod("web").on(&machine.name).grace(20).exits_after(15)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(600)).await;
+    scene.world.aws.deny(Operation::DescribeScalingActivities, true);
+    scene.kill().await;
+    scene.pass_some(seconds(300)).await;
+    scene.world.aws.throttle_for(&[Operation::RecordLifecycleActionHeartbeat], seconds(160));
+    scene.pass_some(seconds(1_200)).await;
+    let limited =
+        records(&scene.world, &machine).iter().filter(|record| record.contains("limitedSince")).count();
+    assert_eq!(limited, 2, "the deadline came closer, and went back");
+    assert!(asked(&scene.world, "web").is_empty(), "{:?}", asked(&scene.world, "web"));
 }
 
 #[tokio::test(start_paused = true)]

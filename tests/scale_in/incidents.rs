@@ -461,8 +461,10 @@ async fn an_instance_whose_node_was_deleted_is_not_ended_before_its_pods_had_the
     // In a drain, when the pods are known, and out of the blue.
     for (is_draining, granted) in [(true, 1_200 + 120), (false, 600 + 120)] {
         let scene = Scene::with(group(2)).await;
+        let never_came = scene.world.aws.add_instance("web", LifecycleState::InService).expect("an instance");
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).grace(1_200).exits_after(1_100)]).await;
+        scene.pass_some(seconds(90)).await;
         if is_draining {
             scene.scale_in(&machine, Cause::Operator).await;
             scene.until(|w| is_asked(w, "web")).await;
@@ -472,13 +474,31 @@ async fn an_instance_whose_node_was_deleted_is_not_ended_before_its_pods_had_the
         scene.pass_some(seconds(1)).await;
         // As cluster-autoscaler names an instance that no Node has.
         let unregistered = [Machine::that_never_came(machine.provider_id())];
-        for _ in 0..2 {
-            let refused = scene.delete(&unregistered).await.expect_err("its pods have their grace still");
-            assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-            scene.pass_some(seconds(granted - 5)).await;
-        }
+        let other = Machine::that_never_came(&format!("aws:///us-east-1a/{never_came}"));
+        let refused =
+            scene.delete(&[unregistered[0].clone(), other]).await.expect_err("its pods have their grace");
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        // What else is asked for is done.
+        let is_in_service = |w: &World, id: &str| {
+            w.aws.instance(id).is_some_and(|one| one.state == LifecycleState::InService)
+        };
+        scene.until(|w| !is_in_service(w, &never_came)).await;
+        assert!(is_in_service(&scene.world, &machine.instance), "{refused}");
+        scene.pass_some(seconds(granted - 20)).await;
+        scene.delete(&unregistered).await.expect_err("its pods have their grace still");
+        scene.pass_some(seconds(30)).await;
         scene.delete(&unregistered).await.expect("ended");
     }
+    // Our hook holds it for as long.
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(300).exits_after(250)]).await;
+    let nodes: Api<Node> = Api::all(cluster(&scene).client());
+    nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+    scene.pass_some(seconds(1)).await;
+    scene.delete(&[Machine::that_never_came(machine.provider_id())]).await.expect("ended, and held");
+    scene.until_released(&machine).await;
+    assert!(has_exited(&scene.world, "web"));
 }
 
 #[tokio::test(start_paused = true)]

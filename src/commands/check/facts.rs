@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 
 use super::rights::{Need, needed};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Operation, QueueAttributes};
@@ -14,9 +15,10 @@ use crate::config::{Config, PriceSource};
 use crate::groups::Group;
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::protection::PROTECTION_TAG;
-use crate::k8s::{InstanceId, NodeName};
+use crate::k8s::{InstanceId, NodeName, names};
 use crate::prices::{System, listed_as, product};
 use crate::provider::{Tls, TlsOptions, TlsProblem};
+use crate::scale_in::is_patient;
 use crate::telemetry::chain;
 
 /// Questions under way at once.
@@ -87,6 +89,8 @@ pub struct GroupFacts {
     pub template_error: Option<String>,
     /// The longest grace of a workload on its nodes, if there is one and could be read.
     pub longest_grace: Option<(Duration, PodName)>,
+    /// Pods on its nodes that ask ebbtide not to be disturbed, and cluster-autoscaler nothing.
+    pub asking_us_alone: Vec<PodName>,
 }
 
 /// A queue of `--queue-url`.
@@ -121,9 +125,9 @@ pub(super) fn tls(config: &Config, clock: &Clock) -> Vec<TlsProblem> {
 pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock) -> Facts {
     let lease_name = config.election.as_ref().map(|candidate| candidate.lease.clone());
     // Boxed: the futures are large.
-    let (rights, graces, deployed, lease, leases) = futures::join!(
+    let (rights, pods, deployed, lease, leases) = futures::join!(
         Box::pin(rights(cluster, config)),
-        Box::pin(graces(cluster)),
+        Box::pin(of_pods(cluster, clock.wall())),
         Box::pin(cluster.list_deployed()),
         Box::pin(cluster.read_lease(lease_name.as_deref().unwrap_or_default())),
         Box::pin(cluster.list_leases()),
@@ -132,7 +136,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
     let nodes = Box::pin(groups::nodes(cluster)).await.unwrap_or_default();
     let read = Groups::read(aws, config, nodes, clock).await;
     let (groups, aws_error) = match &read {
-        Ok(read) => (Box::pin(described(read, &graces)).await, None),
+        Ok(read) => (Box::pin(described(read, &pods)).await, None),
         Err(error) => (Vec::new(), Some(chain(error))),
     };
     let may_tag = Box::pin(may_tag(aws, &groups)).await;
@@ -156,7 +160,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         aws_error,
         may_tag,
         groups,
-        graces: graces.map(drop).map_err(|error| chain(&error)),
+        graces: pods.map(drop).map_err(|error| chain(&error)),
         load_balancers,
         prices,
         queues,
@@ -188,32 +192,50 @@ fn in_words(right: &Right<'_>) -> String {
     format!("{verb} {resource}{subresource}{name}{namespace}")
 }
 
-/// The longest grace of a workload on each instance's nodes.
-type Graces = BTreeMap<InstanceId, (Duration, PodName)>;
+/// What is looked at of the pods on each instance's nodes.
+type OfPods = BTreeMap<InstanceId, Pods>;
 
-async fn graces(cluster: &Cluster) -> Result<Graces, ApiError> {
+/// The workloads of a node.
+#[derive(Debug)]
+struct Pods {
+    longest_grace: Option<(Duration, PodName)>,
+    /// Those that ask us not to be disturbed, and cluster-autoscaler nothing.
+    asking_us_alone: Vec<PodName>,
+}
+
+impl Pods {
+    fn of(pods: Vec<PodView>, now: Timestamp) -> Self {
+        let workloads = pods.into_iter().filter(|pod| !pod.mirror && !pod.finished && pod.daemon.is_none());
+        let workloads: Vec<_> = workloads.collect();
+        let grace = |pod: &PodView| (Duration::from_secs(pod.grace_seconds.unsigned_abs()), pod.name.clone());
+        let asks_us_alone =
+            |pod: &&PodView| is_patient(pod, now) && pod.wish(names::SAFE_TO_EVICT) != Some("false");
+        Self {
+            longest_grace: workloads.iter().map(grace).max(),
+            asking_us_alone: workloads.iter().filter(asks_us_alone).map(|pod| pod.name.clone()).collect(),
+        }
+    }
+}
+
+async fn of_pods(cluster: &Cluster, now: Timestamp) -> Result<OfPods, ApiError> {
     let (nodes, pods) = futures::try_join!(cluster.list_nodes(), cluster.list_pods())?;
     let instances: BTreeMap<NodeName, InstanceId> =
         nodes.into_iter().filter_map(|node| Some((node.name, node.instance?))).collect();
-    let longest = |pods: Vec<PodView>| {
-        let workloads = pods.into_iter().filter(|pod| !pod.mirror && !pod.finished && pod.daemon.is_none());
-        let grace = |pod: PodView| (Duration::from_secs(pod.grace_seconds.unsigned_abs()), pod.name);
-        workloads.map(grace).max()
-    };
-    let of = |(node, pods)| Some((instances.get::<NodeName>(&node)?.clone(), longest(pods)?));
+    let of = |(node, pods)| Some((instances.get::<NodeName>(&node)?.clone(), Pods::of(pods, now)));
     Ok(pods.into_iter().filter_map(of).collect())
 }
 
-async fn described(read: &Groups, graces: &Result<Graces, ApiError>) -> Vec<GroupFacts> {
+async fn described(read: &Groups, pods: &Result<OfPods, ApiError>) -> Vec<GroupFacts> {
     let all = read.snapshot.groups.values().map(|group| async move {
         let Group { asg, template, .. } = &**group;
-        let graces = graces.as_ref().ok();
-        let longest = asg.instances.iter().filter_map(|instance| graces?.get(&instance.id).cloned()).max();
+        let pods = pods.as_ref().ok();
+        let pods: Vec<&Pods> = asg.instances.iter().filter_map(|one| pods?.get(&one.id)).collect();
         GroupFacts {
             asg: AutoScalingGroup::clone(asg),
             hooks: read.hooks.of_now(&asg.name).await.ok(),
             template_error: template.as_ref().and_then(|it| it.as_ref().err().map(ToString::to_string)),
-            longest_grace: longest,
+            longest_grace: pods.iter().filter_map(|pods| pods.longest_grace.clone()).max(),
+            asking_us_alone: pods.iter().flat_map(|pods| pods.asking_us_alone.clone()).collect(),
         }
     });
     stream::iter(all).buffered(AT_ONCE).collect().await

@@ -282,6 +282,15 @@ fn autoscaler(facts: &Facts, found: &mut Vec<Finding>) {
     for container in all {
         flags(container, longest.as_ref(), found);
     }
+    for GroupFacts { asg, asking_us_alone, .. } in &facts.groups {
+        let Some(pod) = asking_us_alone.first() else { continue };
+        let more = asking_us_alone.len() - 1;
+        let text = format!(
+            "empties occupied nodes itself before it asks ebbtide, and does not know that pod {pod} (and {more} more) asks not to be disturbed"
+        );
+        let fix = "annotate such pods with cluster-autoscaler.kubernetes.io/safe-to-evict: \"false\" as well";
+        add(found, Severity::Warning, CHECK, asg.name.as_str(), text, fix);
+    }
 }
 
 fn is_autoscaler(container: &DeployedContainer) -> bool {
@@ -325,6 +334,10 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
     if let Some((grace, pod)) = longest.filter(|(grace, _)| grace.as_secs() > cap) {
         let text = format!("cuts every grace at {cap} s; pod {pod} has {}", in_words(*grace));
         say(Severity::Warning, text, "--max-graceful-termination-sec=172800");
+    }
+    if flag(container, "drain-priority-config").is_some_and(|graces| !graces.is_empty()) {
+        let text = "cuts graces at what --drain-priority-config gives pods of their priority".to_owned();
+        say(Severity::Warning, text, "nothing in its place: leave it out");
     }
     let at_once = flag(container, "max-drain-parallelism").and_then(|text| text.parse().ok()).unwrap_or(1);
     if cap > AUTOSCALER_GRACE && at_once <= 1 {

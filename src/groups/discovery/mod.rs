@@ -76,6 +76,8 @@ struct Memory {
     selected: BTreeSet<GroupName>,
     warnings: Warnings,
     warm_pools: Trouble,
+    /// How many warm pools have been asked for so far.
+    pools_asked: usize,
     activities: Trouble,
     hooks: Trouble,
     on_record: Trouble,
@@ -180,8 +182,8 @@ impl Discovery {
         for group in described.values_mut() {
             self.selectors.tighten(group);
         }
-        let outcome =
-            warm_pools::add(&self.aws, self.groups.latest().as_deref(), described.values_mut()).await;
+        let (before, pools) = (self.groups.latest(), described.values_mut());
+        let outcome = warm_pools::add(&self.aws, before.as_deref(), pools, &mut memory.pools_asked).await;
         memory.warm_pools.note("warm pools", outcome.err().as_ref());
         for name in memory.made_anew(&described) {
             self.hooks.forget(name);

@@ -49,6 +49,25 @@ pub enum Change {
 }
 
 impl Change {
+    /// What others did to the group since it was `seen`, by a description that is `fresh`. A snapshot needs it because a change of ours is
+    /// applied to it only if the size matches the one the change started from, and because a termination that another task of ours
+    /// is about to report must not lower the size twice.
+    pub fn learned(seen: &AutoScalingGroup, fresh: &AutoScalingGroup) -> Vec<Self> {
+        let group = || seen.name.clone();
+        let going = |id: &str| fresh.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
+        let mut changes: Vec<_> = seen
+            .live()
+            .filter(|i| going(&i.id))
+            .map(|i| Self::Terminated { group: group(), instance: i.id.clone(), decrement: false })
+            .collect();
+        if fresh.desired != seen.desired {
+            changes.push(Self::Desired { group: group(), from: seen.desired, to: fresh.desired });
+        }
+        changes
+    }
+}
+
+impl Change {
     fn group(&self) -> &str {
         let (Self::Desired { group, .. } | Self::Terminated { group, .. } | Self::Leaving { group, .. }) =
             self;

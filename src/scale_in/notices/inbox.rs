@@ -398,12 +398,15 @@ impl Inbox {
             let mut waiting = self.waiting.values().flat_map(|waiting| &waiting.meanings);
             waiting.any(|(waits, _, meaning)| waits == id && meaning.closes_for_a_recommendation())
         };
+        let wall = self.shared.clock.wall();
         let is_closed = |id: &InstanceId| {
-            let cordon = speaker(&self.shared.nodes, id).and_then(|node| node.cordon.clone());
+            let node = speaker(&self.shared.nodes, id).filter(|node| node.scale_in().is_none());
+            let cordon = node.and_then(|node| node.cordon.clone());
             let mut reasons = cordon.iter().flat_map(Cordon::reasons);
-            reasons.any(|reason| reason.cause == Cause::RebalanceRecommendation) || is_about(id)
+            reasons.any(|reason| reason.cause == Cause::RebalanceRecommendation && reason.until > wall)
+                || is_about(id)
         };
-        let others = of.asg.instances.iter().map(|other| &other.id).filter(|other| *other != instance);
+        let others = of.asg.live().map(|other| &other.id).filter(|other| *other != instance);
         let closed = others.filter(|other| is_closed(other)).count();
         let too_many = closed >= self.shared.settings.operator_at_once.of(size(&of.asg));
         if too_many {
@@ -644,10 +647,19 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
     is_settled(meaning, &facts)
 }
 
-/// Reads these groups and lays over the snapshot what they show of leaving instances. The next refresh shows the rest.
+/// Reads these groups and lays over the snapshot what they show of leaving instances, and of the size that these went for. The next refresh
+/// shows the rest.
 async fn read(shared: &Shared, groups: &[GroupName]) -> Result<(), AwsError> {
     let at = shared.clock.now();
     for group in shared.aws.describe_groups_now(groups).await? {
+        let group = shared.protection.brought_up_to_date(group);
+        let seen = shared.groups.latest().and_then(|seen| seen.groups.get(&group.name).cloned());
+        // The size of one that is not selected any more is that of what is left of it.
+        if let Some(seen) = seen.filter(|_| shared.selectors.selects(&group)) {
+            for change in Change::learned(&seen.asg, &group) {
+                shared.groups.changed(at, change);
+            }
+        }
         let leaving = group.instances.iter().filter(|instance| instance.lifecycle.is_leaving());
         let leaving = leaving.map(|instance| (instance.id.clone(), instance.lifecycle)).collect();
         shared.groups.changed(at, Change::Leaving { group: group.name, instances: leaving });

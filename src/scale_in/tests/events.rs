@@ -36,6 +36,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::waiting(&waiting),
         events::waiting_for_load_balancers(&["k8s-web", "k8s-db"], at(0)),
         events::waiting_for_anothers_hook(instance, group),
+        events::waiting_for_a_list(),
         events::over_time(&waiting),
         events::pods_given_up(pods),
         events::pods_returned(pods),
@@ -137,6 +138,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInWaiting",
         "what ebbtide had to do is done; another's lifecycle hook on group \"web\" holds instance i-1 until its owner completes it, or it times out",
+    ),
+    (
+        "Normal",
+        "ScaleInWaiting",
+        "the API server does not list the node's pods anew since the watch of them broke: without that, nothing is released before its time is up",
     ),
     (
         "Warning",

@@ -100,8 +100,9 @@ fn accepted(history: &History) -> Vec<Violation> {
 fn is_at_minimum(history: &History, node: &Node) -> bool {
     let instance = history.instance_at(name(node), history.end.at).unwrap_or_default();
     let group = history.end.groups.iter().find(|group| group.instances.iter().any(|i| i.id == instance));
+    let weighs = |name: &str| history.scenario.groups.iter().any(|group| group.name == name && group.weighs);
     // A person's other wishes come before this one, or what else the group has to give up.
-    group.is_some_and(|group| group.desired <= group.min)
+    group.is_some_and(|group| group.desired < group.min + if weighs(&group.name) { 2 } else { 1 })
 }
 
 /// An instance is still held by our hook; ours timed out though somebody was there; somebody else's was touched.
@@ -118,7 +119,9 @@ pub(super) fn hooks(history: &History) -> Vec<Violation> {
             let what = format!("{} of {} is held by our hook", instance.id, group.name);
             found.push(Violation { at: history.end.at, what });
         }
-        for id in group.in_state(LifecycleState::TerminatingRetained) {
+        // One that is off is kept for as long as its pods have their grace, as one that is held.
+        let waits = |id: &str| history.names.get(id).is_some_and(|node| history.is_waited_for(node));
+        for id in group.in_state(LifecycleState::TerminatingRetained).into_iter().filter(|id| !waits(id)) {
             found.push(Violation { at: history.end.at, what: format!("{id} of {} is retained", group.name) });
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ebbtide::sim::aws::{Event as AwsEvent, Operation};
+use ebbtide::sim::aws::{Event as AwsEvent, Operation, Power};
 use ebbtide::sim::cluster::{By, Event};
 use ebbtide::sim::report::{PodEnd, Run};
 use jiff::{SignedDuration, Timestamp};
@@ -97,7 +97,7 @@ pub(super) fn prompt(history: &History) -> Vec<Violation> {
             || history.cluster_had_trouble(since - TROUBLE, at)
             || history.was_disturbed(since - TROUBLE, at)
             || history.is_dead(&instance, at)
-            || history.has_lost_its_node(&instance);
+            || history.lost_its_node(&instance).is_some();
         if at > since + flush + PROMPT && !is_excused {
             found.push(Violation {
                 at,
@@ -151,6 +151,9 @@ fn called(history: &History, n: usize, of: Operation, instance: &str) -> bool {
     history.aws[..n].iter().rev().take_while(|entry| entry.at == at).any(|entry| of_this(&entry.what))
 }
 
+/// What pods are granted of which nothing is known.
+const UNKNOWN_GRACE: i64 = 600;
+
 /// A request for a guard that was lost or late holds up those that follow.
 const UNGUARDED: SignedDuration = SignedDuration::from_secs(60);
 
@@ -189,16 +192,22 @@ impl History {
         {
             return true;
         }
+        // Who was not there when somebody deleted the Node does not know that there was one, and nobody knows graces of pods that were not
+        // watched.
+        if self.lost_its_node(instance).is_some_and(|lost| {
+            let restarts = |(when, note): &_| matches!(note, Note::Started(_)) && (lost..=at).contains(when);
+            grace > UNKNOWN_GRACE || self.diary.iter().any(restarts)
+        }) {
+            return true;
+        }
         // It tolerates the cordon, came back once, and would come back for ever.
         self.workload(run).is_some_and(|workload| workload.tolerates_all)
     }
 
-    /// Whether somebody has deleted the Node of an instance: of its pods nothing is known.
-    fn has_lost_its_node(&self, instance: &str) -> bool {
-        self.diary.iter().any(|(_, note)| match note {
-            Note::Person(Deed::DeleteNode, machine) => machine.instance == instance,
-            _ => false,
-        })
+    /// When somebody has deleted the Node of an instance: of its pods nothing is known.
+    fn lost_its_node(&self, instance: &str) -> Option<Timestamp> {
+        let is_it = |note: &Note| matches!(note, Note::Person(Deed::DeleteNode, machine) if machine.instance == instance);
+        self.diary.iter().find(|(_, note)| is_it(note)).map(|(at, _)| *at)
     }
 
     /// Whether cluster-autoscaler has begun to drain an instance's node.
@@ -216,8 +225,12 @@ impl History {
         self.diary.iter().any(is_of_all) && hits.iter().any(|hit| (at - UNGUARDED..=at).contains(hit))
     }
 
-    /// Whether somebody has broken this instance's machine or kubelet, and nobody has mended it.
+    /// Whether somebody has broken this instance's machine or kubelet, and nobody has mended it, or AWS has taken it.
     fn is_dead(&self, instance: &str, at: Timestamp) -> bool {
+        let is_off = |e: &AwsEvent| matches!(e, AwsEvent::Powered { instance: id, power: Power::Terminated, .. } if id == instance);
+        if self.aws.iter().take_while(|entry| entry.at <= at).any(|entry| is_off(&entry.what)) {
+            return true;
+        }
         let (mut is_dead, mut for_good) = (false, false);
         for (when, note) in self.diary.iter().filter(|(when, _)| *when <= at) {
             match note {
@@ -311,10 +324,8 @@ pub(super) fn graces(history: &History) -> Vec<Violation> {
 pub(super) fn late(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut seen = BTreeSet::new();
-    for (at, by, grace, run) in
-        history.asks().filter(|(_, by, _, run)| run.is_workload() && *by != By::Controller)
-    {
-        let is_first = seen.insert((&run.pod, run.from));
+    for (at, by, grace, run) in history.asks().filter(|(.., run)| run.is_workload()) {
+        let is_first = seen.insert((&run.pod, run.from)) && by != By::Controller;
         let own = history.workload(run).map_or(0, |workload| workload.grace);
         let Some(instance) = history.instance_at(&run.node, at) else { continue };
         if !is_first || grace >= own || grace == MOST_OF_CA || own > LONGEST {

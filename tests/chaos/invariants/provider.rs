@@ -1,6 +1,7 @@
 //! What cluster-autoscaler is told.
 
 use ebbtide::sim::autoscaler::Event;
+use ebbtide::sim::aws::{Entry as AwsEntry, Event as AwsEvent, Operation};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Violation;
@@ -15,6 +16,9 @@ const ANSWERED: SignedDuration = SignedDuration::from_secs(1);
 
 /// Within this what was asked for before a restart is carried out.
 const CROSSED: SignedDuration = SignedDuration::from_secs(10);
+
+/// How old what cluster-autoscaler is told of sizes may be.
+const REFRESHED: SignedDuration = SignedDuration::from_secs(95);
 
 /// How long the API server may be away, and a start after that.
 const LONGEST_OUTAGE: SignedDuration = SignedDuration::from_mins(5);
@@ -36,7 +40,10 @@ pub(super) fn loops(history: &History) -> Vec<Violation> {
         // What it had asked for before it was restarted is carried out all the same, and is not in what it reckons from.
         let restarts = |what: &What| matches!(what, What::Cluster(Upset::AutoscalerRestarts));
         let is_crossed = is_of_a_size && history.did(*at - CROSSED, *at, restarts);
+        // Somebody else raised the size since the last refresh, which is what cluster-autoscaler was told of.
+        let is_raised = error.contains("its maximum is") && history.was_raised(*at - REFRESHED, *at);
         if is_of_a_size && history.aws_had_trouble(*at - REFUSES, *at)
+            || is_raised
             || history.was_disturbed(*at - STARTS, *at)
             || history.goes_at(*at)
             || is_weighted
@@ -62,6 +69,17 @@ pub(super) fn ended(history: &History) -> Vec<Violation> {
 }
 
 impl History {
+    /// Whether somebody else raised a size in this time: we call AWS for it.
+    fn was_raised(&self, from: Timestamp, to: Timestamp) -> bool {
+        let first = self.aws.partition_point(|entry| entry.at < from);
+        let raised = |pair: &[AwsEntry]| {
+            let is_ours = matches!(&pair[0].what, AwsEvent::Called { operation, .. } if *operation == Operation::SetDesiredCapacity);
+            let goes_up = matches!(&pair[1].what, AwsEvent::DesiredChanged { from, to, .. } if to > from);
+            goes_up && !is_ours && pair[1].at <= to
+        };
+        self.aws[first.saturating_sub(1)..].windows(2).any(raised)
+    }
+
     /// Whether a replica is killed or stopped just then.
     pub(super) fn goes_at(&self, at: Timestamp) -> bool {
         let goes = |(when, note): &_| matches!(note, Note::Gone(_)) && (at..=at + ANSWERED).contains(when);

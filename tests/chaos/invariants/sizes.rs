@@ -156,12 +156,18 @@ pub(super) fn target(history: &History) -> Vec<Violation> {
 
 /// How many nodes of a group cluster-autoscaler still counts as deleted: its taint is on them. What is in the warm pool is none.
 fn drained_by_autoscaler(history: &History, group: &GroupSnapshot) -> i32 {
+    // One that is warm, or was detached, is in no size.
     let is_warm = |id: &str| group.instances.iter().any(|i| i.id == id && i.state.is_warm());
+    let was_detached = |id: &str| {
+        let detached = |e: &Event| matches!(e, Event::Detached { instance, .. } if instance == id);
+        history.aws.iter().any(|entry| detached(&entry.what))
+    };
     let is_here = |node: &&Node| {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         history.instance_at(name, history.end.at).is_some_and(|instance| {
             let life = history.lives.get(instance);
-            !is_warm(instance) && life.is_some_and(|life| life.group == group.name)
+            let is_away = is_warm(instance) || was_detached(instance);
+            !is_away && life.is_some_and(|life| life.group == group.name)
         })
     };
     history.end.nodes.iter().filter(|node| has_autoscalers_taint(node)).filter(is_here).count() as i32

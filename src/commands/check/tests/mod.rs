@@ -22,6 +22,7 @@ fn good_group() -> GroupFacts {
         hooks: Some(TerminatingHooks { ours: Some(hook), ..TerminatingHooks::default() }),
         template_error: None,
         longest_grace: Some((Duration::from_secs(30), pod())),
+        asking_us_alone: Vec::new(),
     }
 }
 
@@ -267,6 +268,20 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "cluster-autoscaler",
             Severity::Warning,
             "600 s",
+        ),
+        (
+            "priorities",
+            flags(&["--drain-priority-config=0:30"]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "of their priority",
+        ),
+        (
+            "undisturbed",
+            Facts { groups: vec![GroupFacts { asking_us_alone: vec![pod()], ..good_group() }], ..good() },
+            "cluster-autoscaler",
+            Severity::Warning,
+            "pod shop/slow (and 0 more)",
         ),
         (
             "graces",

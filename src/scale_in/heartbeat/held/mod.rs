@@ -10,7 +10,7 @@ use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{elapsed, later, signed};
 use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId};
-use crate::scale_in::held_since::Question;
+use crate::scale_in::held_since::{CLOCKS_DIFFER, Question};
 use crate::telemetry::chain;
 
 /// First heartbeats of instances held at the same moment are spread over this time. The shortest time-out is 30 s, and
@@ -34,7 +34,7 @@ const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
-/// The same where AWS refuses for good, such as for lack of a right. The right may come meanwhile.
+/// The same where AWS refuses for good, such as for lack of a right, or does not show it after a minute.
 const REFUSED: SignedDuration = SignedDuration::from_mins(5);
 
 /// A hold of which AWS does not say for so long when it began counts from when it was seen first.
@@ -148,7 +148,8 @@ impl Held {
 
     /// Notes when AWS says that it began to hold it; `None`: it does not say.
     fn began(&mut self, since: Option<Timestamp>) {
-        (self.since, self.at_the_latest) = (Some(since.unwrap_or(self.seen)), since.is_none());
+        let seen = later(self.seen, -CLOCKS_DIFFER);
+        (self.since, self.at_the_latest) = (Some(since.unwrap_or(seen)), since.is_none());
     }
 
     /// Whether the next step is due.
@@ -279,6 +280,10 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
             for (instance, since) in since {
                 if let Some(held) = held.get_mut(&instance) {
                     held.began(since);
+                    if since.is_none() {
+                        let is_late = later(held.seen, SAYS_BY_THEN) <= now;
+                        held.ask_at = Some(later(now, if is_late { REFUSED } else { ASK_AGAIN }));
+                    }
                 }
             }
         }
