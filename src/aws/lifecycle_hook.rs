@@ -59,6 +59,11 @@ impl Hook {
         self.global_timeout.saturating_sub(self.heartbeat_timeout)
     }
 
+    /// Whether AWS lets it hold for less than by its rule.
+    pub fn is_shorter_than_by_rule(&self) -> bool {
+        self.global_timeout < Self::new("", "", self.heartbeat_timeout).global_timeout
+    }
+
     /// AWS's word for what its time-out counts as.
     pub fn default_result(&self) -> &'static str {
         if self.abandons { "ABANDON" } else { CONTINUE }
@@ -108,6 +113,7 @@ mod tests {
                 .build();
             let hook = Hook::from_sdk(&"g".into(), described).expect("of terminating instances");
             assert_eq!(hook.global_timeout, Duration::from_secs(expected), "{told:?}");
+            assert_eq!(hook.is_shorter_than_by_rule(), expected < 6_000, "{told:?}");
             assert_eq!(hook.clone().with_time_out(hook.heartbeat_timeout), hook);
             let other = hook.with_time_out(Duration::from_mins(2));
             assert_eq!(other.global_timeout, Duration::from_mins(200), "another time-out, another hold");

@@ -196,11 +196,17 @@ pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId
 
 /// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or, by the ToBeDeleted
 /// taint, about to be requested; and what becomes of the desired capacity then. One that the group has taken out, into its warm pool,
-/// and that is on its way in again is a node to come.
-pub(super) fn leaves(nodes: &Nodes, group: &GroupName, instance: &Instance) -> Leaves {
+/// and that is on its way in again is a node to come. `described`: when the description was asked for that shows the instance, by the wall
+/// clock.
+pub(super) fn leaves(
+    nodes: &Nodes,
+    group: &GroupName,
+    instance: &Instance,
+    described: impl FnOnce() -> Option<Timestamp>,
+) -> Leaves {
     let Some(node) = marked_speaker(nodes, &instance.id) else { return Leaves::No };
     match node.scale_in().filter(|record| record.group == *group) {
-        Some(record) if is_on_its_way_in(record, instance.lifecycle) => Leaves::No,
+        Some(record) if is_on_its_way_in(record, instance.lifecycle, described) => Leaves::No,
         Some(record) if record.release == Release::TerminateAndDecrement => Leaves::WithDecrement,
         Some(_) => Leaves::Replaced,
         None if node.taint(names::TO_BE_DELETED).is_some() => Leaves::WithDecrement,
@@ -209,11 +215,19 @@ pub(super) fn leaves(nodes: &Nodes, group: &GroupName, instance: &Instance) -> L
 }
 
 /// Whether the group has the instance back, or will have in a moment, though its record is still there: that is taken off when a
-/// second description shows it in service. A machine that only stops, by AWS's word, is in service until its group finds out.
-fn is_on_its_way_in(record: &Record, lifecycle: Lifecycle) -> bool {
+/// second description shows it in service. A machine that only stops, by AWS's word, is in service until its group finds out, and in a
+/// description from before its release one that is released is as well.
+fn is_on_its_way_in(
+    record: &Record,
+    lifecycle: Lifecycle,
+    described: impl FnOnce() -> Option<Timestamp>,
+) -> bool {
     let was_given_back = record.phase == Phase::Releasing && record.cause != Cause::StateChange;
-    record.release == Release::CompleteHook
-        && (lifecycle == Lifecycle::Pending || was_given_back && lifecycle == Lifecycle::InService)
+    let is_back = || {
+        let in_service = was_given_back && lifecycle == Lifecycle::InService;
+        in_service && described().is_some_and(|at| at > record.phase_since)
+    };
+    record.release == Release::CompleteHook && (lifecycle == Lifecycle::Pending || is_back())
 }
 
 /// What AWS has told of the end of a Node's instance, unless the machine has started since.
@@ -258,4 +272,30 @@ pub(super) fn needs_worker(
         // cluster-autoscaler drains it: somebody must see the last exit, from which the flush counts.
         || node.taint(names::TO_BE_DELETED).is_some()
         || (guard && node.taint(names::DELETION_CANDIDATE).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Sink as _;
+    use crate::scale_in::record::{self, Annotation};
+
+    #[test]
+    fn what_is_released_has_left_unless_a_description_from_after_that_shows_it_in_service() {
+        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
+        let requested = Record::new(Cause::Operator, "g", "i-1", Release::CompleteHook, at(100));
+        let record = requested.entering(Phase::Releasing, at(160));
+        let nodes = Nodes::default();
+        let (name, instance) = ("n".into(), Some("i-1".into()));
+        let record = Some(Box::new(Annotation::from(record::write(&record).as_str())));
+        nodes.reset(vec![NodeView { name, instance, record, ..NodeView::default() }]);
+        let shown = |lifecycle, described: i64| {
+            let instance = Instance { id: "i-1".into(), lifecycle, ..Instance::default() };
+            leaves(&nodes, &"g".into(), &instance, || Some(at(described)))
+        };
+        assert_eq!(shown(Lifecycle::InService, 90), Leaves::Replaced, "from before the scale-in");
+        assert_eq!(shown(Lifecycle::InService, 160), Leaves::Replaced);
+        assert_eq!(shown(Lifecycle::InService, 161), Leaves::No, "back out of the warm pool");
+        assert_eq!(shown(Lifecycle::Pending, 90), Leaves::No, "on its way out of it");
+    }
 }

@@ -171,7 +171,8 @@ impl ScaleIns for Intents {
     }
 
     fn leaves(&self, group: &GroupName, instance: &Instance) -> Leaves {
-        context::leaves(&self.nodes, group, instance)
+        let described = || Some(later(self.groups.latest()?.taken_at, self.clock.ahead()));
+        context::leaves(&self.nodes, group, instance, described)
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {

@@ -175,8 +175,11 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
                 in_words(*grace)
             );
             let seconds = needs.as_secs().div_ceil(99);
-            let fix =
-                format!("a heartbeat time-out of at least {} s (100 of them, less one)", seconds.max(30));
+            let fix = if hook.is_shorter_than_by_rule() {
+                "shorter graces: AWS lets this hook hold for less than 100 heartbeat time-outs (GlobalTimeout)".to_owned()
+            } else {
+                format!("a heartbeat time-out of at least {} s (100 of them, less one)", seconds.max(30))
+            };
             add(found, Severity::Warning, "hooks", name, text, fix);
         }
     }

@@ -77,7 +77,10 @@ fn groups(shared: &Shared) -> Vec<GroupStatus> {
     let Some(snapshot) = shared.groups.latest() else { return Vec::new() };
     let told = snapshot.groups.values().map(|group| {
         let name = &group.asg.name;
-        GroupStatus::of(group, &shared.hooks.state(name), |instance| leaves(&shared.nodes, name, instance))
+        GroupStatus::of(group, &shared.hooks.state(name), |instance| {
+            let described = || Some(later(shared.groups.latest()?.taken_at, shared.clock.ahead()));
+            leaves(&shared.nodes, name, instance, described)
+        })
     });
     told.collect()
 }
