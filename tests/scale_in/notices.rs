@@ -307,18 +307,6 @@ async fn a_recommended_rebalance_closes_the_node_for_an_hour_and_drains_nothing(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_size_that_somebody_has_lowered_is_told_as_soon_as_the_instance_is_seen_that_goes_for_it() {
-    let (scene, _) = scene_of(held_group(3, 7_200), config()).await;
-    assert_eq!(scene.target().await.expect("answered"), 3);
-    scene.world.aws.set_desired("web", 2);
-    let held = |e: &Event| matches!(e, Event::EnteredWait { .. });
-    scene.until(|w| !aws_moments(w, held).is_empty()).await;
-    let is_closed = |w: &World| scene.machines().iter().any(|machine| is_cordoned(w, machine));
-    scene.until(is_closed).await;
-    assert_eq!(scene.target().await.expect("answered"), 2);
-}
-
-#[tokio::test(start_paused = true)]
 async fn recommendations_for_a_whole_group_close_a_tenth_of_its_nodes() {
     for (size, closed) in [(2, 1), (20, 2)] {
         let (scene, url) = scene_of(group(size), config()).await;

@@ -212,6 +212,24 @@ fn states_are_seen_at_once_and_what_was_known_of_templates_stays() {
 }
 
 #[test]
+fn what_others_did_is_learned_from_a_description_and_counts_once_beside_what_we_hear_of_it() {
+    use Lifecycle::{InService, TerminatingWait};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(snapshot(0, 3, &[InService, InService, InService]));
+    let fresh = snapshot(5, 2, &[TerminatingWait, InService, InService]);
+    let seen = groups.latest().expect("published");
+    for change in Change::learned(&seen.groups["g"].asg, &fresh.groups["g"].asg) {
+        groups.changed(at(5), change);
+    }
+    assert_eq!(desired(&groups), 2);
+    // Our own call for it is answered later.
+    groups.changed(at(6), terminated(true));
+    assert_eq!(desired(&groups), 2);
+    let seen = groups.latest().expect("published");
+    assert_eq!(Change::learned(&seen.groups["g"].asg, &fresh.groups["g"].asg), []);
+}
+
+#[test]
 fn an_old_snapshot_is_refused_but_not_forgotten() {
     let groups = Groups::new(Duration::from_mins(10));
     assert_eq!(groups.fresh(at(0)).err(), Some(Stale));
