@@ -613,6 +613,10 @@ async fn what_has_its_root_volume_replaced_while_it_is_protected_is_released_whe
     tokio::time::sleep(Duration::from_mins(20)).await;
     let [protected, marked] = guarded(&short.scene.world, GROUP);
     assert_eq!((protected.contains(&instance), marked), (true, [instance.clone()].into()));
+    // A description that leaves it out says nothing.
+    let descriptions = Which::of(&[Operation::DescribeAutoScalingGroups]).times(1);
+    short.scene.world.aws.trouble(descriptions, Trouble::Without(instance.clone()));
+    tokio::time::sleep(Duration::from_mins(1)).await;
     short.scene.world.aws.set_state(&instance, LifecycleState::InService);
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(guarded(&short.scene.world, GROUP), [short.persons.clone(), BTreeSet::new()]);

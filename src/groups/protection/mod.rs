@@ -51,8 +51,12 @@ pub struct Protection {
 enum Released {
     /// It is too early.
     None,
-    /// These were not in the description.
-    AllBut(BTreeSet<InstanceId>),
+    /// These were not in the description, or cannot be released yet.
+    AllBut {
+        left: BTreeSet<InstanceId>,
+        /// Those that were not in it.
+        missed: BTreeSet<InstanceId>,
+    },
     All,
 }
 
@@ -279,8 +283,8 @@ impl Protection {
                         "scale-in protection can be taken off again"
                     );
                 }
-                if let Released::AllBut(left) = released {
-                    (pending.instances, pending.missed) = (left, true);
+                if let Released::AllBut { left, missed } = released {
+                    (pending.instances, pending.missed) = (left, missed);
                     // Once the others are released, the size is nobody's concern.
                     pending.size = pending.size.filter(|_| pending.is_held());
                 }
@@ -307,7 +311,9 @@ impl Protection {
     ) -> Result<Released, AwsError> {
         let Some(seen) = self.describe(group).await? else {
             let all = pending.instances.clone();
-            return Ok(if pending.missed { Released::All } else { Released::AllBut(all) });
+            let are_gone = all == pending.missed;
+            let released = Released::AllBut { left: all.clone(), missed: all };
+            return Ok(if are_gone { Released::All } else { released });
         };
         let raised = self.raise(&seen, pending).await;
         let has_newcomers = self.protect_newcomers(&seen, pending).await;
@@ -327,9 +333,11 @@ impl Protection {
         }
         let later = ids(is_to_be_released_later);
         // What is missing once may be there all the same.
-        let is_left = |id: &&InstanceId| later.contains(id) || !done.contains(id) && !pending.missed;
-        let left: BTreeSet<InstanceId> = pending.instances.iter().filter(is_left).cloned().collect();
-        Ok(if left.is_empty() { Released::All } else { Released::AllBut(left) })
+        let is_missed =
+            |id: &&InstanceId| !later.contains(id) && !done.contains(id) && !pending.missed.contains(*id);
+        let missed: BTreeSet<InstanceId> = pending.instances.iter().filter(is_missed).cloned().collect();
+        let left: BTreeSet<InstanceId> = later.into_iter().chain(missed.iter().cloned()).collect();
+        Ok(if left.is_empty() { Released::All } else { Released::AllBut { left, missed } })
     }
 
     /// Protects instances that came into service since the size was set, which AWS refused before: their nodes may have

@@ -51,8 +51,8 @@ pub(super) struct PendingRelease {
     due: Instant,
     /// Lasts while they cannot be released.
     pub(super) outage: Outage,
-    /// Whether these were missing in a description, when the others were released. One description may leave out what is there.
-    pub(super) missed: bool,
+    /// Those that were missing in the last description. One description may leave out what is there.
+    pub(super) missed: BTreeSet<InstanceId>,
 }
 
 impl PendingRelease {
@@ -88,13 +88,13 @@ impl PendingReleases {
             hold: HOLD,
             due: since + CHECK_EVERY,
             outage: Outage::default(),
-            missed: false,
+            missed: BTreeSet::new(),
         });
         pending.instances.extend(instances);
         pending.tagged |= tagged;
         pending.from = pending.from.filter(|_| pending.is_held()).max(from);
         (pending.size, pending.since, pending.hold, pending.due) = (size, since, HOLD, since + CHECK_EVERY);
-        pending.missed = false;
+        pending.missed.clear();
     }
 
     /// Adds an instance that another run has left. What is pending for the group keeps its times.

@@ -47,7 +47,8 @@ pub(super) fn scale_ins(history: &History) -> Vec<Violation> {
     for node in &history.end.nodes {
         let Some(record) = annotation(node, names::RECORD) else { continue };
         // A word that is none counts as none. A wish that the group's minimum forbids stands, and an Event says so.
-        let is_idle = record == "nwo" || (record.starts_with("now") && is_at_minimum(history, node));
+        let is_idle = record == "nwo"
+            || (record.starts_with("now") && (is_at_minimum(history, node) || is_of_no_group(history, node)));
         // An instance refresh goes on for as long as it takes: what it began last is under way.
         let instance = history.instance_at(name(node), at).unwrap_or_default();
         let is_new = history.may_be_under_way(instance);
@@ -95,6 +96,12 @@ fn accepted(history: &History) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Whether its instance is in no group any more: an Event says so too.
+fn is_of_no_group(history: &History, node: &Node) -> bool {
+    let instance = history.instance_at(name(node), history.end.at).unwrap_or_default();
+    !history.end.groups.iter().any(|group| group.instances.iter().any(|i| i.id == instance))
 }
 
 fn is_at_minimum(history: &History, node: &Node) -> bool {
