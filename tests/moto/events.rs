@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use ebbtide::aws::{About, Content, News, Notice};
+use ebbtide::clock::Clock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -140,7 +141,7 @@ async fn documented_events_come_by_the_documented_rules_and_are_understood() {
     let queue = queue_of_rules(&account).await;
     for (source, kind, detail, news) in documented() {
         put(source, kind, &detail).await;
-        let received = account.aws.receive(&queue, HIDDEN, Timestamp::now()).await.expect("received");
+        let received = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
         let [message] = &received[..] else { panic!("one message of {kind}: {received:?}") };
         let (about, at) = (About::Instance(INSTANCE.into()), AT.parse().expect("a time"));
         assert_eq!(message.content, Content::Notices(vec![Notice { about, at, news }]), "{kind}");
@@ -148,7 +149,7 @@ async fn documented_events_come_by_the_documented_rules_and_are_understood() {
     let block =
         json!({ "capacity-reservation-id": "cr-1234567890abcdef0", "end-date": "2026-01-27T02:23:21Z" });
     put("aws.ec2", "Capacity Block Reservation Expiration Warning", &block).await;
-    let received = account.aws.receive(&queue, HIDDEN, Timestamp::now()).await.expect("received");
+    let received = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
     let about = About::CapacityReservation("cr-1234567890abcdef0".to_owned());
     let news = News::CapacityEnds("2026-01-27T01:53:21Z".parse().expect("a time"));
     let notice = Notice { about, at: AT.parse().expect("a time"), news };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use aws_sdk_sqs::types::QueueAttributeName;
 use ebbtide::aws::{About, AwsError, Content, Message, News, Notice};
+use ebbtide::clock::Clock;
 use jiff::Timestamp;
 
 use crate::account::Account;
@@ -49,7 +50,7 @@ async fn a_documented_event_comes_through_a_queue_unchanged() {
     let raw = account.queues.receive_message().queue_url(&queue).visibility_timeout(0).send().await;
     assert_eq!(raw.expect("received").messages()[0].body(), Some(LIFECYCLE_ACTION));
 
-    let received = account.aws.receive(&queue, HIDDEN, Timestamp::now()).await.expect("received");
+    let received = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
     let [message] = &received[..] else { panic!("one message: {received:?}") };
     let news = News::LifecycleAction { group: "my-asg".into(), hook: "my-lifecycle-hook".to_owned() };
     let about = About::Instance("i-1234567890abcdef0".into());
@@ -72,7 +73,7 @@ async fn messages_are_deleted_in_batches_and_those_refused_are_told() {
     }
     let mut all = Vec::new();
     while all.len() < 12 {
-        let received = account.aws.receive(&queue, HIDDEN, Timestamp::now()).await.expect("received");
+        let received = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
         assert!(!received.is_empty() && received.len() <= 10, "{received:?}");
         assert!(received.iter().all(|m| matches!(m.content, Content::Malformed(_))));
         all.extend(receipts(&received));
@@ -89,12 +90,12 @@ async fn a_message_is_hidden_until_it_is_given_back() {
     let account = Account::open().await;
     let queue = account.queue("kept").await;
     account.put(&queue, LIFECYCLE_ACTION).await;
-    let first = account.aws.receive(&queue, HIDDEN, Timestamp::now()).await.expect("received");
+    let first = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
     account.aws.keep_messages(&queue, &receipts(&first), Duration::from_hours(1)).await.expect("kept");
     let short = account.queues.receive_message().queue_url(&queue).send().await.expect("answered");
     assert_eq!(short.messages().len(), 0);
     account.aws.keep_messages(&queue, &receipts(&first), Duration::ZERO).await.expect("given back");
-    let again = account.aws.receive(&queue, HIDDEN, Timestamp::now()).await.expect("received");
+    let again = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
     assert_eq!((again.len(), again[0].received, &again[0].id), (1, 2, &first[0].id));
     account.aws.delete_messages(&queue, &receipts(&again)).await.expect("deleted");
 }
@@ -105,7 +106,7 @@ async fn a_queue_that_is_not_there_is_told_apart() {
     let account = Account::open().await;
     let queue = account.queue("there").await;
     let gone = format!("{queue}-not");
-    let refusal = account.aws.receive(&gone, HIDDEN, Timestamp::now()).await;
+    let refusal = account.aws.receive(&gone, HIDDEN, Clock::system().wall()).await;
     assert!(matches!(refusal, Err(AwsError::NoSuchQueue { .. })), "{refusal:?}");
 }
 

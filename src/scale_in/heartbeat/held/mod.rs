@@ -42,6 +42,7 @@ const SAYS_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
 /// A held instance, or one that its group retains.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Held {
     pub(super) group: GroupName,
     /// State in which it is held.
