@@ -409,7 +409,6 @@ async fn a_look_of_discovery_sees_groups_of_every_source() {
         .availability_zones("us-east-1b")
         .mixed_instances_policy(policy)
         .tags(tag("look-mixed", "looked-at", ""))
-        .tags(tag("look-mixed", "eks:nodegroup-name", "spot-workers"))
         .send()
         .await
         .expect("is made");
@@ -442,5 +441,4 @@ async fn a_look_of_discovery_sees_groups_of_every_source() {
     let mixed = node("look-mixed");
     assert_eq!(label(&mixed, TYPE), "m5.xlarge");
     assert_eq!((capacity(&mixed, "cpu"), capacity(&mixed, "pods")), ("2", "17"));
-    assert_eq!(label(&mixed, "eks.amazonaws.com/capacityType"), "SPOT");
 }
