@@ -32,9 +32,9 @@ pub(super) async fn add<'a>(
     let answers: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
     let in_time = answers.iter().filter(|answer| answer.is_some()).count();
     *begun = first + in_time;
-    let late = (in_time < answers.len()).then(|| late("other warm pools took all the time"));
+    let unasked = (in_time < answers.len()).then(|| late("other warm pools took all the time"));
     let last = answers.into_iter().flatten().filter_map(Result::err).next_back();
-    last.or(late).map_or(Ok(()), Err)
+    last.or(unasked).map_or(Ok(()), Err)
 }
 
 /// The same for one group; `None` if the time is over before it is asked for.

@@ -149,14 +149,15 @@ impl Protection {
         let asked: BTreeSet<&InstanceId> = instances.iter().collect();
         let still = seen.instances.iter().filter(stays).filter(|i| asked.contains(&i.id));
         let still: Vec<InstanceId> = still.map(|i| i.id.clone()).collect();
-        match calls::protect(&self.aws, group, &still, on).await {
-            Ok(()) => Ok(Some(seen)),
-            Err(again) if is_about_one(&again) => Err(AwsError::ScalingActivityInProgress {
-                operation: Operation::SetInstanceProtection,
-                message: again.to_string(),
-            }),
-            Err(error) => Err(error),
-        }
+        calls::protect(&self.aws, group, &still, on).await.map(|()| Some(seen)).map_err(|again| match again {
+            AwsError::NoSuchInstance { operation, message } => {
+                AwsError::ScalingActivityInProgress { operation, message }
+            }
+            AwsError::Other { operation, code, message } if code == "ValidationError" => {
+                AwsError::ScalingActivityInProgress { operation, message }
+            }
+            other => other,
+        })
     }
 
     /// Lowers the size of the locked group by one, unless that would cost a live instance or leave less than the minimum once the

@@ -65,9 +65,7 @@ impl Change {
         }
         changes
     }
-}
 
-impl Change {
     fn group(&self) -> &str {
         let (Self::Desired { group, .. } | Self::Terminated { group, .. } | Self::Leaving { group, .. }) =
             self;

@@ -75,10 +75,10 @@ fn scale_ins(shared: &Shared, wall: Timestamp) -> Vec<ScaleIn> {
 
 fn groups(shared: &Shared) -> Vec<GroupStatus> {
     let Some(snapshot) = shared.groups.latest() else { return Vec::new() };
+    let described = || Some(later(snapshot.taken_at, shared.clock.ahead()));
     let told = snapshot.groups.values().map(|group| {
         let name = &group.asg.name;
         GroupStatus::of(group, &shared.hooks.state(name), |instance| {
-            let described = || Some(later(shared.groups.latest()?.taken_at, shared.clock.ahead()));
             leaves(&shared.nodes, name, instance, described)
         })
     });
