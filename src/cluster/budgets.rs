@@ -14,7 +14,7 @@ use super::seen::Seen;
 use crate::k8s::NodeName;
 
 /// A PodDisruptionBudget and how many disruptions it allows now.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
     /// `metadata.namespace`.
     pub namespace: String,
@@ -73,7 +73,7 @@ impl Project<PodDisruptionBudget> for Budget {
 }
 
 /// A DaemonSet that exists, kept under its UID.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Existing;
 
 impl Project<PartialObjectMeta<DaemonSet>> for Existing {
@@ -87,7 +87,7 @@ impl Project<PartialObjectMeta<DaemonSet>> for Existing {
 }
 
 /// A volume attached to a node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Attachment {
     /// `spec.nodeName`.
     pub node: NodeName,
@@ -124,6 +124,23 @@ mod tests {
 
     use super::*;
     use crate::cluster::{PodName, Sink};
+
+    #[test]
+    fn the_status_of_a_daemon_set_wakes_nobody() {
+        let store = Store::<Existing>::default();
+        let versions = store.versions();
+        let of_version = |version: &str| {
+            let metadata = ObjectMeta {
+                uid: Some("uid".into()),
+                resource_version: Some(version.into()),
+                ..ObjectMeta::default()
+            };
+            let object = PartialObjectMeta::<DaemonSet> { metadata, ..PartialObjectMeta::default() };
+            store.apply(store.reduce(object));
+            *versions.borrow()
+        };
+        assert_eq!([of_version("1"), of_version("2")], [1, 1]);
+    }
 
     #[test]
     fn a_pod_is_covered_by_the_budgets_of_its_own_namespace() {

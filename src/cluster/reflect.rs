@@ -218,14 +218,18 @@ pub trait Project<K>: Sized {
     fn key(object: &K) -> String;
 }
 
-impl<K: ResourceExt, V: Project<K>> Sink<K> for Store<V> {
+impl<K: ResourceExt, V: Project<K> + PartialEq> Sink<K> for Store<V> {
     type Kept = (String, V);
 
     fn reduce(&self, object: K) -> Self::Kept {
         (V::key(&object), V::project(&object))
     }
 
+    /// What is kept of an object seldom changes with it: the status of a DaemonSet does with each of its pods.
     fn apply(&self, (key, value): Self::Kept) {
+        if self.lock().get(&key).is_some_and(|kept| **kept == value) {
+            return;
+        }
         self.lock().insert(key, Arc::new(value));
         self.touch();
     }
