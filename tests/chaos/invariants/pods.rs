@@ -250,12 +250,17 @@ impl History {
         is_dead
     }
 
-    /// Every request to a pod to go, with its stay.
+    /// Every request to a pod to go, with its stay; not those to pods that have not run where they were scheduled last.
     fn asks(&self) -> impl Iterator<Item = (Timestamp, By, i64, &Run)> {
-        self.cluster.iter().filter_map(|entry| match &entry.what {
+        self.cluster.iter().enumerate().filter_map(|(n, entry)| match &entry.what {
             Event::PodAsked { pod, by, grace, .. } => {
-                let here = |run: &&Run| run.pod == *pod && run.from.is_some_and(|from| from <= entry.at);
-                let run = self.runs.iter().rfind(here)?;
+                let of_it = |e: &Event| matches!(e, Event::PodScheduled { pod: name, .. } if name == pod);
+                let scheduled =
+                    self.cluster[..n].iter().rfind(|entry| of_it(&entry.what)).map(|entry| entry.at);
+                let ran = |run: &&Run| {
+                    run.from.is_some_and(|from| (scheduled..=Some(entry.at)).contains(&Some(from)))
+                };
+                let run = self.runs.iter().filter(|run| run.pod == *pod).rfind(ran)?;
                 Some((entry.at, *by, *grace, run))
             }
             _ => None,
