@@ -82,6 +82,8 @@ pub enum Leaves {
     Replaced,
     /// The desired capacity is lowered by it.
     WithDecrement,
+    /// cluster-autoscaler drains it itself, and will ask for its deletion then: with a decrement.
+    BeingDrained,
 }
 
 /// Target size for cluster-autoscaler: desired instances without those that leave. In a weighted group live instances stand for
@@ -97,7 +99,7 @@ pub fn target_size(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leave
         match leaves(instance) {
             Leaves::No => {}
             Leaves::Replaced => replaced += 1,
-            Leaves::WithDecrement => decremented += 1,
+            Leaves::WithDecrement | Leaves::BeingDrained => decremented += 1,
         }
     }
     let wanted = wanted(group);
@@ -138,20 +140,25 @@ fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
 ///   seems allowed would be refused, and the group be backed off for minutes.
 /// - The minimum is reduced by as much as leaving instances bring the target size below it: AWS replaces those without a
 ///   decrement, `--enforce-node-group-min-size` must not.
+/// - The minimum is reduced by the nodes that cluster-autoscaler drains itself, too: it takes those off the target size once more.
+///   Source: `verifyMinSize` in
+///   [`unneeded/nodes.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/unneeded/nodes.go).
 /// - A group that may not launch is as small as it is: no minimum of `--nodes` makes room for an IncreaseSize.
 /// - A weighted group does not grow, and shrinks as far as its minimum is kept whichever nodes leave.
 pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) -> (i32, i32) {
     let target = target_size(group, &leaves);
+    let drained = count(group, |instance| leaves(instance) == Leaves::BeingDrained);
     if group.is_weighted() {
         let leaves = |instance: &Instance| leaves(instance) != Leaves::No;
         let spare = if suspends(group, "Terminate") { 0 } else { weights::spare(group, leaves) };
-        return (target - spare, target);
+        return (target - spare - drained, target);
     }
     let may_grow = !suspends(group, "Launch");
     let min = if may_grow { min_size(group) } else { min_size(group).min(group.desired) };
-    let below = (min.min(group.desired) - target).max(0);
+    let below = (min.min(group.desired) - drained - target).max(0);
     let max = max_size(group) - (group.desired - target);
-    (min - below, max.max(min - below))
+    let least = min - drained - below;
+    (least, max.max(least))
 }
 
 /// How many missing instances may be given up, as far as the minimum allows.
@@ -266,6 +273,12 @@ mod tests {
         }
     }
 
+    /// Says that cluster-autoscaler drains the first.
+    fn drained(count: usize) -> impl Fn(&Instance) -> Leaves {
+        let drained = first(count);
+        move |instance| if drained(instance) { Leaves::BeingDrained } else { Leaves::No }
+    }
+
     fn none(_: &Instance) -> Leaves {
         Leaves::No
     }
@@ -305,6 +318,24 @@ mod tests {
         // What a tighter flag asks for is.
         group.min = 4;
         assert_eq!((target_size(&group, leave(0, 2)), limits(&group, leave(0, 2))), (1, (2, 3)));
+    }
+
+    /// As cluster-autoscaler reckons: it deletes another node if the target size without those that it drains is above the minimum.
+    #[test]
+    fn as_many_nodes_may_be_deleted_while_others_are_drained_as_if_those_had_gone() {
+        for (min, draining, others) in
+            (0..4).flat_map(|m| (0..4).flat_map(move |k| (0..4).map(move |n| (m, k, n))))
+        {
+            let size = draining + others;
+            let group = group(min.min(size), 9, size, size as usize, 0);
+            let leaves = drained(draining as usize);
+            let (least, most) = limits(&group, &leaves);
+            let target = target_size(&group, &leaves);
+            assert_eq!(target, others);
+            assert_eq!(target - draining > least, others > group.min, "{min}, {draining}, {others}");
+            assert!(target >= least, "nothing is made up for: {min}, {draining}, {others}");
+            assert_eq!(most - target, 9 - size);
+        }
     }
 
     #[test]

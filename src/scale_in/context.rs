@@ -209,7 +209,7 @@ pub(super) fn leaves(
         Some(record) if is_on_its_way_in(record, instance.lifecycle, described) => Leaves::No,
         Some(record) if record.release == Release::TerminateAndDecrement => Leaves::WithDecrement,
         Some(_) => Leaves::Replaced,
-        None if node.taint(names::TO_BE_DELETED).is_some() => Leaves::WithDecrement,
+        None if node.taint(names::TO_BE_DELETED).is_some() => Leaves::BeingDrained,
         None => Leaves::No,
     }
 }
