@@ -192,10 +192,10 @@ fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Runn
         config.selectors.clone(),
         Arc::clone(&shared.groups),
         Arc::clone(&shared.protection),
-        running,
+        running.clone(),
     );
     let groups = Arc::clone(&shared.groups);
-    Provider::new(groups, Arc::new(intents), Arc::new(sizing), shared.clock.clone(), metrics)
+    Provider::new(groups, Arc::new(intents), Arc::new(sizing), running, shared.clock.clone(), metrics)
         .with_zero_startup_time(config.zero_node_startup_time)
 }
 

@@ -64,6 +64,15 @@ impl ApiError {
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused(status) if matches!(status.code, 400 | 403 | 422))
     }
+
+    /// Whether the API server, or the way to it, may be better in a moment. The call may have taken effect.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::TimedOut | Self::Unreachable(_) => true,
+            Self::Refused(status) => status.code == 429 || status.code >= 500,
+            Self::Conflict | Self::NotFound | Self::DryRun => false,
+        }
+    }
 }
 
 /// A patch with another UID than the object's is refused as an attempt to change the UID.
@@ -177,8 +186,10 @@ mod tests {
         let refused = |code: u16| ApiError::Refused(Box::new(status(&format!(r#"{{"code":{code}}}"#))));
         for (code, is_forbidden) in [(400, true), (403, true), (422, true), (429, false), (500, false)] {
             assert_eq!(refused(code).is_forbidden(), is_forbidden, "{code}");
+            assert_eq!(refused(code).may_pass(), !is_forbidden, "{code}");
         }
-        assert!(!ApiError::TimedOut.is_forbidden());
+        assert!(!ApiError::TimedOut.is_forbidden() && ApiError::TimedOut.may_pass());
+        assert!(![ApiError::Conflict, ApiError::NotFound].iter().any(ApiError::may_pass));
     }
 
     #[test]

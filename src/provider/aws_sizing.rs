@@ -7,40 +7,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
 
-use super::{Sizing, SizingError};
+use super::{Running, Sizing, SizingError};
 use crate::aws::{Aws, AwsError};
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Change, Group, GroupLock, Groups};
 use crate::k8s::InstanceId;
-
-/// Tasks that run to their end even if nobody waits for them; they are aborted only when the program ends. Clones share
-/// them.
-#[derive(Clone, Debug, Default)]
-pub struct Running {
-    tasks: TaskTracker,
-    gone: CancellationToken,
-}
-
-impl Running {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(self.gone.clone().run_until_cancelled_owned(task));
-    }
-
-    /// Waits for all tasks. Call it when no more are started.
-    pub async fn finish(&self) {
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-
-    /// Aborts all tasks when the guard is dropped.
-    pub fn guard(&self) -> DropGuard {
-        self.gone.clone().drop_guard()
-    }
-}
 
 /// Reads and sets sizes at AWS.
 #[derive(Debug)]

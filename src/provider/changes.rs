@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream;
+use tokio::sync::oneshot;
 use tonic::Code;
 
 use super::deadline::Deadline;
@@ -20,7 +21,7 @@ use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
 use crate::groups::{Change, Group, GroupLock, Groups, Snapshot};
 use crate::k8s::{GroupName, InstanceId};
-use crate::scale_in::Accepted;
+use crate::scale_in::{Accepted, IntentError};
 
 /// How many calls of one batch are made at once. cluster-autoscaler's batches have 10 nodes by default; a huge one must
 /// not use up our rate limit at AWS or the API server.
@@ -105,7 +106,7 @@ impl Provider {
     pub(super) async fn delete_nodes(&self, name: &str, batch: &[ExternalGrpcNode]) -> Result<(), RpcError> {
         let deadline = Deadline::start();
         let name = &group(&*self.view()?, name)?.asg.name.clone();
-        let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(name)).await?;
+        let accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(name)).await?;
         let read = || {
             let (view, missing) = (self.view()?, self.missing(name)?);
             let deletion = Deletion::read(&view, &*group(&view, name)?, &missing, batch, &*self.scale_ins)?;
@@ -117,10 +118,14 @@ impl Provider {
             deletion.outliving.iter().map(stays).collect::<Vec<_>>()
         };
         let accept = |node: NodeToDrain| {
-            async move { (node.node.to_string(), self.accept(deadline, name, &node).await) }.boxed()
+            let accepted = self.scale_ins.accept(&node.node, name, &node.instance);
+            async move { (node.node.to_string(), self.accept(deadline, name, node, accepted).await) }.boxed()
         };
         if deletion.is_of_nodes_alone() {
-            return finish(stay(&deletion), deletion.nodes.into_iter().map(accept).collect()).await;
+            let (stay, accepts) = (stay(&deletion), deletion.nodes.into_iter().map(accept).collect());
+            // The minimum is kept with them from now on: others need not wait until they are recorded.
+            drop(accepting);
+            return finish(stay, accepts).await;
         }
 
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(name)).await?;
@@ -239,26 +244,41 @@ impl Provider {
         Ok(())
     }
 
+    /// Waits until a scale-in is recorded, which goes on if that takes longer.
     async fn accept(
         &self,
         deadline: Deadline,
         group: &GroupName,
-        node: &NodeToDrain,
+        node: NodeToDrain,
+        accepted: BoxFuture<'static, Result<Accepted, IntentError>>,
     ) -> Result<(), RpcError> {
-        let call = self.scale_ins.accept(&node.node, group, &node.instance);
-        let accepted = deadline.call("recording the scale-in", call).await??;
-        if accepted == Accepted::New {
-            tracing::info!(
-                group = group.as_str(),
-                node = node.node.as_str(),
-                instance = node.instance.as_str(),
-                "scale-in accepted"
-            );
+        let recorded = async {
+            let (answer, recorded) = oneshot::channel();
+            let group = group.clone();
+            self.running.spawn(async move {
+                let accepted = accepted.await;
+                if matches!(accepted, Ok(Accepted::New)) {
+                    tracing::info!(
+                        group = group.as_str(),
+                        node = node.node.as_str(),
+                        instance = node.instance.as_str(),
+                        "scale-in accepted"
+                    );
+                }
+                // Nobody listens if the caller has given up.
+                let _ = answer.send(accepted);
+            });
+            recorded.await
+        };
+        match deadline.call(RECORDING, recorded).await? {
+            Ok(accepted) => accepted.map(drop).map_err(RpcError::from),
+            // The program ends.
+            Err(_) => Err(RpcError::TimedOut { what: RECORDING }),
         }
-        Ok(())
     }
 }
 
+const RECORDING: &str = "recording the scale-in";
 const OTHER_CHANGE: &str = "another change of the group";
 const NEVER_CAME: &str = "instances that never came";
 

@@ -195,7 +195,7 @@ fn has_registered(node: &ExternalGrpcNode) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use async_trait::async_trait;
+    use futures::future::BoxFuture;
 
     use super::*;
     use crate::aws::{AutoScalingGroup, Lifecycle, Weights};
@@ -210,7 +210,6 @@ mod tests {
 
     const NODES: Nodes = Nodes { are_synced: true };
 
-    #[async_trait]
     impl ScaleIns for Nodes {
         fn is_ready(&self) -> bool {
             self.are_synced
@@ -232,7 +231,12 @@ mod tests {
             instance == "i-out"
         }
 
-        async fn accept(&self, _: &NodeName, _: &GroupName, _: &InstanceId) -> Result<Accepted, IntentError> {
+        fn accept(
+            &self,
+            _: &NodeName,
+            _: &GroupName,
+            _: &InstanceId,
+        ) -> BoxFuture<'static, Result<Accepted, IntentError>> {
             unreachable!("reading a batch changes nothing")
         }
     }

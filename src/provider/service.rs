@@ -16,7 +16,7 @@ use super::proto::cloud_provider_server::CloudProvider;
 use super::proto::*;
 use super::terminations::Terminations;
 use super::visits::Visits;
-use super::{RefusedClients, RpcError, Sizing, answers, options, wire};
+use super::{RefusedClients, RpcError, Running, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::{GroupName, ProviderId};
@@ -31,6 +31,7 @@ pub struct Provider {
     pub(super) groups: Arc<Groups>,
     pub(super) scale_ins: Arc<dyn ScaleIns>,
     pub(super) sizing: Arc<dyn Sizing>,
+    pub(super) running: Running,
     pub(super) clock: Clock,
     pub(super) placeholders: Arc<Placeholders>,
     pub(super) terminations: Terminations,
@@ -65,11 +66,12 @@ impl fmt::Debug for Provider {
 }
 
 impl Provider {
-    /// A provider of these groups.
+    /// A provider of these groups. What goes on beyond its RPC does so in `running`.
     pub fn new(
         groups: Arc<Groups>,
         scale_ins: Arc<dyn ScaleIns>,
         sizing: Arc<dyn Sizing>,
+        running: Running,
         clock: Clock,
         metrics: RpcMetrics,
     ) -> Self {
@@ -79,6 +81,7 @@ impl Provider {
             groups,
             scale_ins,
             sizing,
+            running,
             clock,
             placeholders,
             terminations: Terminations::default(),

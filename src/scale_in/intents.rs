@@ -3,10 +3,13 @@
 //! The record on the Node is the truth, read from the Node watch. Our own writes go into that at once, so sizes are right
 //! from the moment a scale-in is accepted.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::{BoxFuture, FutureExt as _};
+use tokio::time::Instant;
 
 use super::context::{our_limit, speaker, will_decrement};
 use super::held_since::Holds;
@@ -25,7 +28,6 @@ use crate::template::devices;
 
 /// What the RPCs need of scale-ins: which are under way, and a way to request more. [`Intents`] in the program, a
 /// script in tests.
-#[async_trait]
 pub trait ScaleIns: Send + Sync + 'static {
     /// Whether Nodes have been listed, so that an instance without a known Node has none.
     fn is_ready(&self) -> bool;
@@ -66,13 +68,14 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
     fn will_decrement(&self, instance: &InstanceId) -> bool;
 
-    /// Records durably that cluster-autoscaler wants this node gone. Afterwards [`ScaleIns::will_decrement`] says so.
-    async fn accept(
+    /// Records durably that cluster-autoscaler wants this node gone. [`ScaleIns::will_decrement`] says so from the call on, unless
+    /// nothing comes of it.
+    fn accept(
         &self,
         node: &NodeName,
         group: &GroupName,
         instance: &InstanceId,
-    ) -> Result<Accepted, IntentError>;
+    ) -> BoxFuture<'static, Result<Accepted, IntentError>>;
 }
 
 /// Accepts scale-ins and knows those accepted.
@@ -85,6 +88,38 @@ pub struct Intents {
     settings: Settings,
     hooks: Arc<Hooks>,
     holds: Arc<Holds>,
+    accepting: Arc<Accepting>,
+}
+
+/// Instances whose scale-in is being recorded, and how often at once: the minimum is kept with them.
+#[derive(Debug, Default)]
+struct Accepting(Mutex<BTreeMap<InstanceId, usize>>);
+
+/// One of them, until this is dropped.
+#[derive(Debug)]
+struct BeingAccepted(Arc<Accepting>, InstanceId);
+
+impl Accepting {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(self: &Arc<Self>, instance: &InstanceId) -> BeingAccepted {
+        *self.lock().entry(instance.clone()).or_default() += 1;
+        BeingAccepted(Arc::clone(self), instance.clone())
+    }
+}
+
+impl Drop for BeingAccepted {
+    fn drop(&mut self) {
+        let mut all = self.0.lock();
+        if let Entry::Occupied(mut one) = all.entry(self.1.clone()) {
+            *one.get_mut() -= 1;
+            if *one.get() == 0 {
+                one.remove();
+            }
+        }
+    }
 }
 
 /// Result of accepting a scale-in.
@@ -109,8 +144,9 @@ pub enum IntentError {
     },
 }
 
-/// Tries to write a record while others write the Node. Who has to wait for longer gives up meanwhile.
-const TRIES: u32 = 50;
+/// How long a record is tried to be written while others write the Node, or the API server is in trouble: a little less than the RPC waits,
+/// which then says why. Where each try takes longer, as with a webhook that hangs, it is tried a few times all the same.
+const TRIED_FOR: Duration = Duration::from_millis(2_500);
 
 /// Tries without a pause.
 const AT_ONCE: u32 = 3;
@@ -129,11 +165,64 @@ impl Intents {
         hooks: Arc<Hooks>,
         holds: Arc<Holds>,
     ) -> Self {
-        Self { cluster, nodes, clock, groups, settings, hooks, holds }
+        Self { cluster, nodes, clock, groups, settings, hooks, holds, accepting: Arc::default() }
+    }
+
+    async fn record(
+        &self,
+        node: &NodeName,
+        group: &GroupName,
+        instance: &InstanceId,
+    ) -> Result<Accepted, IntentError> {
+        let not_recorded = |source| IntentError::NotRecorded { node: node.to_owned(), source };
+        let seen = self.nodes.get(node).map(|view| NodeView::clone(&view));
+        let mut view = seen.ok_or_else(|| not_recorded(ApiError::NotFound))?;
+        let (until, mut tries) = (Instant::now() + TRIED_FOR, 0);
+        loop {
+            // Another machine may have its name by now.
+            if view.instance.as_ref() != Some(instance) {
+                return Err(not_recorded(ApiError::NotFound));
+            }
+            // A scale-in with a replacement does not do: cluster-autoscaler wants the node gone for good.
+            if view.scale_in().is_some_and(|record| record.release != Release::Terminate) {
+                return Ok(Accepted::Already);
+            }
+            let now = self.clock.wall();
+            let ours = our_limit(self.groups.latest().as_deref(), &self.settings, group);
+            let mut record =
+                Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
+            record.ends_at = view.scale_in().and_then(|record| record.ends_at);
+            record.release_by = deadline::limit(ours, &record, None);
+            let source =
+                match self.cluster.patch_node(node, &node_patch::with_record(&view, &record, now)).await {
+                    Ok(written) => {
+                        self.nodes.update(written);
+                        return Ok(Accepted::New);
+                    }
+                    Err(source) => source,
+                };
+            tries += 1;
+            // cluster-autoscaler has emptied the node, and would open it again.
+            let is_tried_again = matches!(source, ApiError::Conflict) || source.may_pass();
+            if !is_tried_again || (tries >= AT_ONCE && Instant::now() >= until) {
+                return Err(not_recorded(source));
+            }
+            if tries >= AT_ONCE || source.may_pass() {
+                tokio::time::sleep(PAUSE).await;
+            }
+            // What failed may have taken effect.
+            match self.cluster.get_node(node).await {
+                Ok(read) => {
+                    view = read;
+                    self.nodes.update(view.clone());
+                }
+                Err(error) if error.may_pass() => {}
+                Err(error) => return Err(not_recorded(error)),
+            }
+        }
     }
 }
 
-#[async_trait]
 impl ScaleIns for Intents {
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         speaker(&self.nodes, instance).map(|node| node.name.clone())
@@ -176,51 +265,21 @@ impl ScaleIns for Intents {
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {
-        will_decrement(&self.nodes, instance)
+        will_decrement(&self.nodes, instance) || self.accepting.lock().contains_key(instance)
     }
 
-    async fn accept(
+    fn accept(
         &self,
         node: &NodeName,
         group: &GroupName,
         instance: &InstanceId,
-    ) -> Result<Accepted, IntentError> {
-        let gone = || IntentError::NotRecorded { node: node.to_owned(), source: ApiError::NotFound };
-        let mut view = self.nodes.get(node).map(|view| NodeView::clone(&view)).ok_or_else(gone)?;
-        let mut tries = 0;
-        loop {
-            // A scale-in with a replacement does not do: cluster-autoscaler wants the node gone for good.
-            if view.scale_in().is_some_and(|record| record.release != Release::Terminate) {
-                return Ok(Accepted::Already);
-            }
-            let now = self.clock.wall();
-            let ours = our_limit(self.groups.latest().as_deref(), &self.settings, group);
-            let mut record =
-                Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
-            record.ends_at = view.scale_in().and_then(|record| record.ends_at);
-            record.release_by = deadline::limit(ours, &record, None);
-            let source =
-                match self.cluster.patch_node(node, &node_patch::with_record(&view, &record, now)).await {
-                    Ok(written) => {
-                        self.nodes.update(written);
-                        return Ok(Accepted::New);
-                    }
-                    Err(source) => source,
-                };
-            tries += 1;
-            let overtaken = matches!(source, ApiError::Conflict);
-            if !overtaken || tries >= TRIES {
-                return Err(IntentError::NotRecorded { node: node.to_owned(), source });
-            }
-            if tries >= AT_ONCE {
-                tokio::time::sleep(PAUSE).await;
-            }
-            view = self
-                .cluster
-                .get_node(node)
-                .await
-                .map_err(|source| IntentError::NotRecorded { node: node.to_owned(), source })?;
-            self.nodes.update(view.clone());
+    ) -> BoxFuture<'static, Result<Accepted, IntentError>> {
+        let begun = self.accepting.begin(instance);
+        let (this, node, group, instance) = (self.clone(), node.clone(), group.clone(), instance.clone());
+        async move {
+            let _begun = begun;
+            this.record(&node, &group, &instance).await
         }
+        .boxed()
     }
 }

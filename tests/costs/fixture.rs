@@ -84,9 +84,10 @@ pub(crate) fn provider(nodes: Arc<Nodes>) -> Provider {
     let intents =
         Intents::new(cluster, nodes, clock.clone(), Arc::clone(&groups), settings, hooks, Arc::default());
     let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
-    let sizing = AwsSizing::new(aws, config.selectors, Arc::clone(&groups), protection, Running::default());
+    let running = Running::default();
+    let sizing = AwsSizing::new(aws, config.selectors, Arc::clone(&groups), protection, running.clone());
     let metrics = RpcMetrics::register(&mut Registry::default());
-    Provider::new(groups, Arc::new(intents), Arc::new(sizing), clock, metrics)
+    Provider::new(groups, Arc::new(intents), Arc::new(sizing), running, clock, metrics)
 }
 
 /// A NodeGroupForNode as it is sent, with all labels and annotations of the Node.

@@ -11,10 +11,12 @@ use ebbtide::groups::sizes::Leaves;
 use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::proto::cloud_provider_server::CloudProviderServer;
-use ebbtide::provider::{Provider, RpcMetrics, Sizing, SizingError};
+use ebbtide::provider::{Provider, RpcMetrics, Running, Sizing, SizingError};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
 use ebbtide::template::Template;
 use ebbtide::template::tags::OptionOverrides;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, ready};
 use http_body_util::{BodyExt as _, Full};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -32,7 +34,6 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 #[derive(Debug, Default)]
 struct Leaving(Mutex<BTreeSet<InstanceId>>);
 
-#[async_trait]
 impl ScaleIns for Leaving {
     fn is_ready(&self) -> bool {
         true
@@ -55,14 +56,14 @@ impl ScaleIns for Leaving {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(instance)
     }
 
-    async fn accept(
+    fn accept(
         &self,
         _: &NodeName,
         _: &GroupName,
         instance: &InstanceId,
-    ) -> Result<Accepted, IntentError> {
+    ) -> BoxFuture<'static, Result<Accepted, IntentError>> {
         let is_new = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(instance.clone());
-        Ok(if is_new { Accepted::New } else { Accepted::Already })
+        ready(Ok(if is_new { Accepted::New } else { Accepted::Already })).boxed()
     }
 }
 
@@ -136,7 +137,7 @@ fn provider() -> Provider {
     let known = Arc::new(Groups::new(Duration::from_mins(10)));
     known.publish(Snapshot::new(clock.now(), groups().map(Arc::new)));
     let metrics = RpcMetrics::register(&mut Registry::default());
-    Provider::new(known, Arc::new(Leaving::default()), Arc::new(Sizes), clock, metrics)
+    Provider::new(known, Arc::new(Leaving::default()), Arc::new(Sizes), Running::default(), clock, metrics)
         .with_zero_startup_time(true)
 }
 

@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use aws_sdk_autoscaling::types::{
     InstancesDistribution, LaunchTemplate, LaunchTemplateOverrides, MixedInstancesPolicy,
 };
@@ -27,6 +26,7 @@ use ebbtide::provider::{AwsSizing, Running};
 use ebbtide::provider::{Provider, RpcMetrics, serve};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
 use ebbtide::slots::Peer;
+use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
 use k8s_pb::api::core::v1::Node;
 use prometheus_client::registry::Registry;
@@ -43,7 +43,6 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// A cluster without Nodes.
 struct Empty;
 
-#[async_trait]
 impl ScaleIns for Empty {
     fn is_ready(&self) -> bool {
         true
@@ -65,7 +64,12 @@ impl ScaleIns for Empty {
         false
     }
 
-    async fn accept(&self, _: &NodeName, _: &GroupName, _: &InstanceId) -> Result<Accepted, IntentError> {
+    fn accept(
+        &self,
+        _: &NodeName,
+        _: &GroupName,
+        _: &InstanceId,
+    ) -> BoxFuture<'static, Result<Accepted, IntentError>> {
         unreachable!("no Node is deleted here")
     }
 }
@@ -87,7 +91,8 @@ impl Program {
         let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide", clock.clone()));
         let running = Running::default();
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
-        let sizing = AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), protection, running);
+        let sizing =
+            AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), protection, running.clone());
         let discovery = Discovery::new(
             aws,
             selectors,
@@ -98,7 +103,8 @@ impl Program {
             Duration::from_mins(1),
         );
         let metrics = RpcMetrics::register(&mut Registry::default());
-        let provider = Provider::new(Arc::clone(&groups), Arc::new(Empty), Arc::new(sizing), clock, metrics);
+        let provider =
+            Provider::new(Arc::clone(&groups), Arc::new(Empty), Arc::new(sizing), running, clock, metrics);
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

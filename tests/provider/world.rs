@@ -19,10 +19,11 @@ use ebbtide::provider::proto::{
     self, ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
     NodeGroupTargetSizeRequest,
 };
-use ebbtide::provider::{Provider, RpcMetrics, ServeError, Sizing, SizingError, Tls, serve};
+use ebbtide::provider::{Provider, RpcMetrics, Running, ServeError, Sizing, SizingError, Tls, serve};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
 use ebbtide::slots::Peer;
-use futures::StreamExt as _;
+use futures::future::{BoxFuture, ready};
+use futures::{FutureExt as _, StreamExt as _};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -215,7 +216,6 @@ impl Sizing for Script<Aws> {
     }
 }
 
-#[async_trait]
 impl ScaleIns for Script<Leaving> {
     fn is_ready(&self) -> bool {
         !self.now().not_ready
@@ -239,7 +239,7 @@ impl ScaleIns for Script<Leaving> {
         } else if self.is_leaving(group, instance) {
             Leaves::Replaced
         } else if self.now().tainted.contains(instance.as_str()) {
-            Leaves::WithDecrement
+            Leaves::BeingDrained
         } else {
             Leaves::No
         }
@@ -249,25 +249,23 @@ impl ScaleIns for Script<Leaving> {
         self.now().under_way.iter().any(|((_, id), decrements)| **id == **instance && *decrements)
     }
 
-    async fn accept(
+    fn accept(
         &self,
         node: &NodeName,
         group: &GroupName,
         instance: &InstanceId,
-    ) -> Result<Accepted, IntentError> {
-        if self.now().hangs.contains(node.as_str()) {
-            std::future::pending::<()>().await;
-        }
+    ) -> BoxFuture<'static, Result<Accepted, IntentError>> {
         let mut script = self.now();
+        if script.hangs.contains(node.as_str()) {
+            return std::future::pending().boxed();
+        }
         if script.refuses.contains(node.as_str()) {
             let source = ApiError::TimedOut;
-            return Err(IntentError::NotRecorded { node: node.to_owned(), source });
+            return ready(Err(IntentError::NotRecorded { node: node.to_owned(), source })).boxed();
         }
-        script.accepted.push(node.to_owned().to_string());
-        match script.under_way.insert((group.to_owned().to_string(), instance.to_owned().to_string()), true) {
-            Some(true) => Ok(Accepted::Already),
-            _ => Ok(Accepted::New),
-        }
+        script.accepted.push(node.to_string());
+        let before = script.under_way.insert((group.to_string(), instance.to_string()), true);
+        ready(Ok(if before == Some(true) { Accepted::Already } else { Accepted::New })).boxed()
     }
 }
 
@@ -322,6 +320,7 @@ impl World {
             Arc::clone(&groups),
             Arc::<Script<Leaving>>::clone(&leaving),
             Arc::<Script<Aws>>::clone(&aws),
+            Running::default(),
             clock.clone(),
             metrics,
         )

@@ -196,6 +196,28 @@ async fn a_write_that_is_overtaken_time_and_again_is_made_in_the_end() {
     }
 }
 
+/// It has emptied the node, and would open it again.
+#[tokio::test(start_paused = true)]
+async fn a_moment_of_trouble_with_the_api_server_costs_cluster_autoscaler_no_scale_in() {
+    for fault in [
+        Fault::TooManyRequests { retry_after_seconds: 1 },
+        Fault::EtcdTimedOut { took_effect: true },
+        Fault::EtcdTimedOut { took_effect: false },
+        Fault::RequestLost,
+        Fault::AnswerLost,
+    ] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+        cluster(&scene).fail_next(2, Verb::Patch, "nodes", fault);
+        cluster(&scene).fail_next(1, Verb::Get, "nodes", fault);
+        scene.delete(std::slice::from_ref(&machine)).await.expect("accepted");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(decrements(&scene.world), 1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_record_that_etcd_kept_without_saying_so_is_a_scale_in() {
     for group in groups() {
