@@ -1,7 +1,8 @@
-//! When another process had better lead: AWS answers this one no more, be it for its zone's way out or its credentials.
+//! When another process had better lead: AWS answers this one no more, be it for its zone's way out or its credentials, or its watches are
+//! dead, as behind an API server that takes up none.
 //!
-//! It would be told of nothing that AWS takes out, could release nothing, and would keep the Lease by an API server that it still
-//! reaches. Whether AWS answers anybody else is not known to it; if not, the lead comes back, and stays for a while.
+//! It would be told of nothing that AWS takes out or that others write on Nodes, and would keep the Lease by small calls that still work.
+//! Whether anybody else is better off is not known to it; if not, the lead comes back, and stays for a while.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// leader (how long a queue has not been read) is to show that.
 const PAUSE: Duration = Duration::from_mins(15);
 
-/// Gives the lead away when AWS has not described the groups for so long while this process led. Never completes.
+/// Gives the lead away when AWS has not described the groups for so long while this process led, or watches are silent. Never completes.
 pub(super) async fn keep(shared: Arc<Shared>) -> Infallible {
     let mut gave_away: Option<Timestamp> = None;
     loop {
@@ -34,10 +35,16 @@ pub(super) async fn keep(shared: Arc<Shared>) -> Infallible {
         }
         let leads_since = shared.leadership.leads_since();
         let failing = shared.groups.undescribed_since().map(|since| since.max(leads_since));
-        let is_again = gave_away.is_some_and(|at| elapsed(at, now) < PAUSE);
-        if failing.is_some_and(|since| elapsed(since, now) >= PATIENCE) && !is_again {
+        let why = if failing.is_some_and(|since| elapsed(since, now) >= PATIENCE) {
+            "AWS has not described the groups for a minute"
+        } else if shared.cluster.is_silent() {
+            "a watch of the API server has shown no life for three minutes"
+        } else {
+            continue;
+        };
+        if gave_away.is_none_or(|at| elapsed(at, now) >= PAUSE) {
             gave_away = Some(now);
-            tracing::warn!("AWS has not described the groups for a minute: another process is to lead");
+            tracing::warn!(why, "another process is to lead");
             shared.leadership.hand_over();
         }
     }

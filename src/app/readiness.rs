@@ -12,6 +12,9 @@ use crate::scale_in::Shared;
 /// How often data is checked for its age.
 const FRESHNESS_EVERY: Duration = Duration::from_secs(5);
 
+/// How often is looked for what nobody tells of while something is missing.
+const MISSING_EVERY: Duration = Duration::from_millis(500);
+
 /// The gates of readiness.
 pub(super) struct Gates {
     /// A complete refresh, no older than `--snapshot-max-age`.
@@ -20,7 +23,7 @@ pub(super) struct Gates {
     nodes: Gate,
     /// The leader is known. Without the Lease nothing is drained, so a rollout of a version without rights to it stops here.
     lease: Gate,
-    /// Every watch has recently proved to be alive.
+    /// Every watch has recently proved to be alive. A rollout of a version without the right to one of them stops here.
     watches: Gate,
 }
 
@@ -45,6 +48,7 @@ impl Gates {
             }
             self.watches.set(shared.cluster.is_watching());
             let missing = readiness.missing();
+            let pause = if missing.is_empty() { FRESHNESS_EVERY } else { MISSING_EVERY };
             match (missing.is_empty(), was_ready.replace(missing.is_empty())) {
                 (true, None | Some(false)) => tracing::info!("ready"),
                 (false, Some(true)) => {
@@ -63,7 +67,7 @@ impl Gates {
                 _ = versions.changed() => {}
                 _ = standings.changed() => {}
                 () = first_list => {}
-                () = tokio::time::sleep(FRESHNESS_EVERY) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }

@@ -76,9 +76,14 @@ impl Cluster {
         self.requests.longest_silence()
     }
 
-    /// Whether every long-lived watch has shown life lately.
+    /// Whether every long-lived watch has been taken up, and has shown life lately.
     pub fn is_watching(&self) -> bool {
-        self.silence() <= SILENCE
+        self.requests.are_all_heard() && !self.is_silent()
+    }
+
+    /// Whether a long-lived watch has shown no life for too long, since the start if it never did.
+    pub fn is_silent(&self) -> bool {
+        self.silence() > SILENCE
     }
 
     /// Connects as the kubeconfig says, or as a pod of the cluster does.

@@ -175,6 +175,11 @@ impl Heard {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         WATCHED.map(|resource| (resource, last.get(&resource).unwrap_or(&self.since).elapsed()))
     }
+
+    fn is_all(&self) -> bool {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        WATCHED.iter().all(|resource| last.contains_key(resource))
+    }
 }
 
 impl Default for Requests {
@@ -200,7 +205,12 @@ impl Requests {
         let _ = self.dry_run.set(dry_run.clone());
     }
 
-    /// The longest of these times.
+    /// Whether each watch has shown life at all.
+    pub(super) fn are_all_heard(&self) -> bool {
+        self.heard.is_all()
+    }
+
+    /// The longest time that one of them has shown no life.
     pub(super) fn longest_silence(&self) -> Duration {
         self.heard.ages().into_iter().map(|(_, age)| age).max().unwrap_or_default()
     }

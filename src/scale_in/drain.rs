@@ -42,7 +42,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     if s.pods.is_none() {
-        return;
+        return release::announce_unlisted(s, &record, plan);
     }
     let pods: Vec<Classified<'_>> = s.classified(Some(&record)).collect();
     let workloads: Vec<Classified<'_>> =

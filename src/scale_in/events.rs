@@ -82,6 +82,8 @@ pub enum Reason {
     NotUnderstood,
     /// Somebody else has written a record.
     NotBelieved,
+    /// The API server refuses to have the Node written.
+    NotWritten,
     /// A defect of ebbtide.
     Failed,
     /// On a pod: it was asked to go.
@@ -92,7 +94,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
@@ -117,6 +119,7 @@ impl Reason {
         Self::NotPossible,
         Self::NotUnderstood,
         Self::NotBelieved,
+        Self::NotWritten,
         Self::Failed,
         Self::Evicted,
         Self::Deleted,
@@ -149,6 +152,7 @@ impl Reason {
             Self::NotPossible => "ScaleInNotPossible",
             Self::NotUnderstood => "ScaleInNotUnderstood",
             Self::NotBelieved => "ScaleInNotBelieved",
+            Self::NotWritten => "ScaleInNotWritten",
             Self::Failed => "ScaleInFailed",
             Self::Evicted => "ScaleInEvicted",
             Self::Deleted => "ScaleInDeleted",
@@ -299,9 +303,18 @@ pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> N
 
 /// The watch of the node's pods is broken.
 pub(super) fn waiting_for_a_list() -> NodeEvent {
-    let note = "the API server does not list the node's pods anew since the watch of them broke: without that, nothing is released \
-                before its time is up";
+    let note = "the API server does not list the node's pods: who is on the node is not known, nobody else is asked to leave, and nothing \
+                is released before its time is up";
     normal(Reason::Waiting, "pods unlisted", note.to_owned())
+}
+
+/// The API server refuses to have the Node written, in these words.
+pub(super) fn not_written(words: &str) -> NodeEvent {
+    let note = format!(
+        "the Node cannot be written, and what is to be done with it waits for that; tried again. The API server says: {}",
+        quoted(words, WORDS)
+    );
+    warning(Reason::NotWritten, "not written", note)
 }
 
 /// All that ebbtide does is done, and another's hook holds the instance.

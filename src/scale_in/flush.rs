@@ -36,7 +36,7 @@ const EXCLUDED_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// Plans the flushing of a node.
 pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.pods.is_none() {
-        return;
+        return release::announce_unlisted(s, record, plan);
     }
     if release::go_back_for_workloads(s, record, plan) {
         return;

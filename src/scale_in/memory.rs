@@ -29,6 +29,9 @@ const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 /// Flow control lets through sooner than after as many tries.
 const BUSY_IN_A_ROW: u32 = 3;
 
+/// What is refused as often in a row stays so. An API server that has just started, or learned of a right, allows it a little later.
+pub(super) const MAY_PASS: u32 = 5;
+
 /// As many writes of a Node that want the same may follow each other within [`AGAIN_WITHIN`]: others write it too.
 const SAME_WRITES: u32 = 3;
 
@@ -172,6 +175,8 @@ pub struct Memory {
     pub is_acknowledged: bool,
     /// The termination that the record notes at this moment certainly had no effect.
     pub void_termination: Option<Timestamp>,
+    /// The API server's words if it did not take the last write of the Node, and nobody else was quicker.
+    pub not_written: Option<String>,
     /// AWS's words if it refuses for good to release the instance.
     pub refused_by_aws: Option<String>,
     /// Since when the instance has been in none of our groups.
@@ -349,6 +354,7 @@ impl Memory {
     /// Notes the Node as it was written.
     pub fn note_written(&mut self, node: &NodeView, now: Timestamp) {
         self.worked(Task::Node, now);
+        self.not_written = None;
         self.same_writes.end(now);
         self.tries.entry(Task::Node).or_default().not_before = Some(now + self.same_writes.pause());
         if node.record.is_none() {

@@ -10,7 +10,7 @@ use super::action::{Action, Plan};
 use super::deadline::{self, HeldBy};
 use super::events::NodeEvent;
 use super::membership::Membership;
-use super::memory::Task;
+use super::memory::{MAY_PASS, Task};
 use super::notices::{self, Expected};
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
@@ -59,11 +59,32 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     };
     guard::guard(s, &mut plan);
     report::report(s, record.as_ref(), &mut plan);
+    announce_not_written(s, &mut plan);
     look_up_daemon_sets(s, &mut plan);
     // Until the Node is cordoned, a pod may be on its way: an earlier scheduling decision may be bound later.
     let is_closed = s.node.unschedulable || s.node.taint(names::TO_BE_DELETED).is_some();
     plan.occupied = s.pods.map(|_| !is_closed || s.workloads(record.as_ref()).next().is_some());
     plan
+}
+
+/// A scale-in that cluster-autoscaler has asked for within this time is announced: whoever records it leaves that to the leader.
+const JUST_ACCEPTED: SignedDuration = SignedDuration::from_mins(1);
+
+/// Announces that a scale-in begins which is on record already.
+fn announce_accepted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    let is_new = s.now < record.requested_at + JUST_ACCEPTED;
+    if record.cause == Cause::Autoscaler && record.phase == Phase::Draining && is_new {
+        let until = record.release_by.map(|by| s.theirs(by));
+        s.announce(plan, events::draining(record.cause, &record.instance, until));
+    }
+}
+
+/// Announces that the API server refuses to have the Node written, and with what words.
+fn announce_not_written(s: &Situation<'_>, plan: &mut Plan) {
+    let failures = s.memory.tries(&Task::Node).map_or(0, |tries| tries.failures);
+    if let Some(words) = s.memory.not_written.as_ref().filter(|_| failures >= MAY_PASS) {
+        s.announce(plan, events::not_written(words));
+    }
 }
 
 /// Announces that somebody else has written a record that claims more than its scale-in has done.
@@ -117,6 +138,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let record = release::brought_up_to_date(s, record, plan);
     let record = release::follow_the_group(s, &record, plan);
     release::announce_hook_over(s, &record, plan);
+    announce_accepted(s, &record, plan);
     match record.phase {
         Phase::Draining => drain::drain(s, &record, plan),
         Phase::Flushing => flush::flush(s, &record, plan),

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::Action;
 use super::events;
 use super::history::Step;
-use super::memory::Task;
+use super::memory::{MAY_PASS, Task};
 use super::metrics::Call;
 use super::outcome::{How, Outcome};
 use super::worker::Worker;
@@ -21,9 +21,6 @@ const OVERTAKEN: SignedDuration = SignedDuration::ZERO;
 
 /// A new guard (which is not repeated before), or an existing DaemonSet, is seen on the watch within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
-
-/// What is forbidden as often in a row stays so. An API server that has just started, or learned of a right, allows it a little later.
-const MAY_PASS: u32 = 5;
 
 /// A guard that is forbidden is tried again after this time: a candidate is drained ten minutes later, by default.
 const STAYS_FORBIDDEN: SignedDuration = SignedDuration::from_mins(5);
@@ -185,7 +182,9 @@ impl Worker {
     fn hear_of_failed_write(&mut self, error: &ApiError, then: &[Action]) {
         let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
         if pause.is_none() && !matches!(error, ApiError::DryRun) {
-            tracing::warn!(node = self.name.as_str(), error = %chain(error), "the Node could not be written: tried again");
+            let words = chain(error);
+            tracing::warn!(node = self.name.as_str(), error = %words, "the Node could not be written: tried again");
+            self.memory.not_written = Some(words);
         }
         self.memory.note_not_written(then, pause, self.shared.clock.now());
         if pause.is_some() {

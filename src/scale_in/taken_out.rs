@@ -4,7 +4,7 @@
 //! AWS lowers it for an instance that it does not count any more all the same, and a healthy one goes for that. The last refresh may be a minute
 //! old. One description serves all terminations in a group that wait for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub struct TakenOut(Mutex<BTreeMap<GroupName, Arc<AsyncMutex<Look>>>>);
 #[derive(Debug, Default)]
 struct Look {
     at: Timestamp,
-    /// `None`: AWS did not say.
-    not_live: Option<BTreeSet<InstanceId>>,
+    /// The instances that it shows, and whether the desired capacity counts them. `None`: AWS did not say.
+    shown: Option<BTreeMap<InstanceId, bool>>,
     /// Since when it has not said.
     silent_since: Option<Timestamp>,
 }
@@ -43,7 +43,7 @@ impl TakenOut {
         Arc::clone(looks.entry(group.clone()).or_default())
     }
 
-    /// Whether the desired capacity does not count the instance any more. `None`: AWS does not say. Where it has not for [`PATIENCE`], no.
+    /// Whether the desired capacity does not count the instance any more. `None`: AWS does not say. Where it has not answered for [`PATIENCE`], no.
     pub(super) async fn shows(
         &self,
         instance: &InstanceId,
@@ -51,8 +51,11 @@ impl TakenOut {
         (groups, aws, clock): (&Groups, &Aws, &Clock),
     ) -> Option<bool> {
         let is_recent = |at| elapsed(at, clock.now()) <= RECENT;
-        if let Some(view) = groups.latest().filter(|view| is_recent(view.taken_at)) {
-            return Some(view.instance(instance).is_some_and(|(_, instance)| !instance.lifecycle.is_live()));
+        if let Some(view) = groups.latest().filter(|view| is_recent(view.taken_at))
+            // A description may leave an instance out.
+            && let Some((_, instance)) = view.instance(instance)
+        {
+            return Some(!instance.lifecycle.is_live());
         }
         let look = self.of(group);
         let mut look = look.lock().await;
@@ -61,18 +64,17 @@ impl TakenOut {
             let described = aws.describe_groups_now(slice::from_ref(group)).await;
             *look = if let Ok(described) = described {
                 let instances = described.into_iter().flat_map(|group| group.instances);
-                let not_live = instances.filter(|instance| !instance.lifecycle.is_live());
-                let not_live = Some(not_live.map(|instance| instance.id).collect());
-                Look { at: began, not_live, silent_since: None }
+                let shown = instances.map(|instance| (instance.id, instance.lifecycle.is_live()));
+                Look { at: began, shown: Some(shown.collect()), silent_since: None }
             } else {
                 // As old as its end: those who wait for this one need not try as well.
                 let refreshed = groups.latest().map(|view| view.taken_at);
                 let before = look.silent_since.filter(|since| refreshed.is_none_or(|at| at < *since));
-                Look { at: clock.now(), not_live: None, silent_since: before.or(Some(began)) }
+                Look { at: clock.now(), shown: None, silent_since: before.or(Some(began)) }
             };
         }
-        match &look.not_live {
-            Some(not_live) => Some(not_live.contains(instance)),
+        match &look.shown {
+            Some(shown) => shown.get(instance).map(|is_live| !is_live),
             None => look
                 .silent_since
                 .is_some_and(|since| elapsed(since, clock.now()) >= PATIENCE)

@@ -359,6 +359,13 @@ impl Worker {
             memory: &self.memory,
         };
         let plan = plan(&situation);
+        if let Some(instance) = node.instance.as_ref().filter(|_| look.speaks) {
+            let record = self.memory.claims.record_of(instance);
+            let is_in_phase = record.is_some_and(|record| record.phase == Phase::Releasing);
+            // A workload that has come meanwhile, or may have, leaves first.
+            let is_releasing = is_in_phase && plan.occupied == Some(false) && !is_relisting;
+            self.shared.holds.note_releasing(instance, is_releasing, now);
+        }
         let wanted = needs_worker(&self.shared, &node, &look.beside, &situation.instance);
         drop(pods);
         if !wants_evictions.get() {
@@ -417,11 +424,6 @@ impl Worker {
         let hook = self.hook(node, &instance, leads);
         let heartbeats_denied = group.is_some_and(|group| self.shared.holds.are_heartbeats_denied(group));
         let (beside, speaks) = self.beside(node);
-        if let Some(instance) = node.instance.as_ref().filter(|_| speaks) {
-            let record = self.memory.claims.record_of(instance);
-            let is_releasing = record.is_some_and(|record| record.phase == Phase::Releasing);
-            self.shared.holds.note_releasing(instance, is_releasing, now);
-        }
         Look { now, ahead, record_seen, leads, instance, our_limit, hook, heartbeats_denied, beside, speaks }
     }
 

@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ebbtide::app::block_on;
+use ebbtide::sim::cluster::Verb;
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
@@ -74,6 +75,22 @@ async fn readiness_turns_back_while_what_is_known_is_too_old_and_an_idle_cluster
     world.aws.outage(false);
     pass(30).await;
     assert_eq!(ready().await, "ok");
+}
+
+/// A rollout of a version that lacks a right stops at its first pod.
+#[tokio::test(start_paused = true)]
+async fn a_program_without_the_right_to_a_watch_is_never_ready() {
+    for resource in ["poddisruptionbudgets", "volumeattachments"] {
+        let world = World::plain(1);
+        world.cluster.forbid(Verb::Watch, resource);
+        let program = Program::start(&world, config());
+        let admin = program.admin().expect("a port");
+        for _ in 0..30 {
+            pass(1).await;
+            assert_ne!(look_in(admin, "").await.0, "ok");
+        }
+        assert_eq!(look_in(admin, "").await.0, "not ready: watches");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ebbtide::config::Config;
 use ebbtide::sim::aws::{
     Behaviour, Bucket, Death, Event, GroupSpec, HookResult, HookSpec, LifecycleState, Lose, Operation,
-    Timing, Trouble, Which,
+    TerminationCause, Timing, Trouble, Which,
 };
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::program::config;
@@ -15,8 +15,8 @@ use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
 use crate::journal_queries::{
-    TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked,
-    longest_silence, notes, released_at, terminations,
+    TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, in_phase,
+    is_asked, longest_silence, notes, released_at, terminations,
 };
 use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
 
@@ -285,6 +285,21 @@ async fn pages_with_a_gap_forget_neither_a_hold_nor_a_scale_in() {
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
     }
+}
+
+/// Nobody has said that it counts still.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_the_look_before_its_decrement_leaves_out_is_not_decremented() {
+    let scene = Scene::with(group(3)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    let left_out = Trouble::Without(machine.instance.clone());
+    scene.world.aws.trouble(Which::of(&DESCRIBE).lasting(seconds(60)), left_out);
+    scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
+    scene.until_gone(&machine).await;
+    assert_eq!((decrements(&scene.world), scene.world.aws.calls(TERMINATE)), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use ebbtide::aws::Aws;
 use ebbtide::config::Config;
 use ebbtide::sim::aws::Operation;
-use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
+use ebbtide::sim::cluster::{Cluster, Fault, Verb, budget, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::world::World;
@@ -18,7 +18,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use tracing::Level;
 
 use crate::journal_queries::{
-    TERMINATE, asked, eviction_requests, has_exited, is_asked, is_released, phase_at, released_at,
+    TERMINATE, asked, eviction_requests, has_exited, is_asked, is_released, notes, phase_at, released_at,
 };
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
@@ -72,6 +72,8 @@ async fn a_scale_in_accepted_by_one_is_done_by_the_other() {
     client.node_group_delete_nodes(request).await.expect("accepted");
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
+    let begun = notes(&scene.world, &machine, "ScaleInDraining");
+    assert!(begun.len() == 1 && begun[0].contains("cause autoscaler"), "{begun:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,6 +126,46 @@ async fn a_leader_whose_own_node_goes_hands_over_before_its_pod_is_asked_and_tri
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
         assert_eq!(holder(&scene), "ebbtide-1", "and it keeps it");
+    }
+}
+
+/// Its small calls still work: it would keep the Lease, and see nothing of what the other accepts.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_watches_are_dead_lets_another_lead() {
+    let are_dead = Arc::new(AtomicBool::new(false));
+    let way = {
+        let are_dead = Arc::clone(&are_dead);
+        move |cluster| kube_client(Arc::new(Deaf { cluster, is: Arc::clone(&are_dead) }))
+    };
+    let scene = Scene::behind(held_group(3, 60), way).await;
+    let _second = Program::start(&scene.world, other());
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+    are_dead.store(true, Ordering::Relaxed);
+    scene.world.cluster.close_watches();
+    let began = scene.world.clock.now();
+    scene.until(|_| holder(&scene) == "ebbtide-1").await;
+    let after = scene.world.clock.now().duration_since(began);
+    assert!(after <= SignedDuration::from_secs(200), "{after:#}");
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+/// An API server that takes up no watch.
+struct Deaf {
+    cluster: Cluster,
+    is: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Service for Deaf {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        if is_watch && self.is.load(Ordering::Relaxed) {
+            return Err(Lost);
+        }
+        self.cluster.call(request).await
     }
 }
 

@@ -1,8 +1,8 @@
 //! The states of an instance that are not the end: kept, renewed, warm, set aside. And groups that are not ours to change.
 
 use ebbtide::sim::aws::{
-    Event, HookResult, HookSpec, LaunchFailure, LifecycleState, Operation, Power, TerminationCause,
-    WarmPoolSpec,
+    Event, HookResult, HookSpec, LaunchFailure, LifecycleState, Operation, Power, TerminationCause, Trouble,
+    WarmPoolSpec, Which,
 };
 use ebbtide::sim::cluster::{PodSpec, budget, pod};
 use ebbtide::sim::world::World;
@@ -318,6 +318,10 @@ async fn a_replacement_that_comes_first_is_no_surplus_for_good() {
 async fn what_was_detached_before_aws_heard_of_its_end_serves_again_though_the_program_was_killed() {
     let mut scene = Scene::with(group(2)).await;
     let machine = scene.first();
+    // The look before the termination does not show it yet.
+    scene.pass_some(seconds(60)).await;
+    let old = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(seconds(60));
+    scene.world.aws.trouble(old, Trouble::Stale(seconds(60)));
     scene.world.aws.detach(&machine.instance, false);
     scene.scale_in(&machine, Cause::Autoscaler).await;
     // It is noted that AWS was told, and AWS knows no such instance.

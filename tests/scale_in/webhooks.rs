@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide::config::Config;
-use ebbtide::sim::cluster::{Cluster, Verb, budget, pod};
+use ebbtide::sim::cluster::{Cluster, Name, Verb, budget, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
@@ -17,9 +17,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
 use tracing::Level;
 
-use crate::journal_queries::{graces, is_asked};
+use crate::journal_queries::{decrements, graces, is_asked, notes};
 use crate::replicas::other;
-use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Scene, five_on_each, group, held_group, seconds};
 
 /// A webhook that hangs, while it is there.
 #[derive(Clone)]
@@ -162,6 +162,48 @@ async fn a_node_whose_every_write_takes_as_long_as_a_webhook_may_is_scaled_in() 
     let is_gone = scene.world.until(seconds(600), |w| !w.cluster.has_node(&machine.name)).await;
     assert!(is_gone, "not within ten minutes");
     scene.assert_left_well(&machine);
+}
+
+/// cluster-autoscaler hears of no answer in time, and asks again later.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_takes_as_long_as_a_webhook_may_is_written_though_the_rpc_is_over() {
+    let writes = |request: &Request| request.method() == "PATCH" && request.uri().path().contains("/nodes/");
+    let hang = Hang::of(writes, DEFAULT);
+    let scene = Scene::behind(held_group(4, 60), hang.way()).await;
+    let mut machines = scene.machines();
+    machines.truncate(3);
+    scene.run(five_on_each(&machines)).await;
+    hang.begin();
+    // One call a node, as cluster-autoscaler has it: nobody waits for another one's record.
+    let asked = machines.iter().map(|machine| scene.delete(std::slice::from_ref(machine)));
+    for refused in futures::future::join_all(asked).await {
+        let refused = refused.expect_err("no answer in time");
+        assert!(refused.message().contains("recording the scale-in was not answered in time"), "{refused}");
+    }
+    scene.pass_some(seconds(60)).await;
+    scene.delete(&machines).await.expect("under way");
+    for machine in &machines {
+        scene.until_gone(machine).await;
+        scene.assert_left_well(machine);
+    }
+    assert_eq!(decrements(&scene.world), 3);
+}
+
+/// Nothing is on record of it, so nobody is asked to leave.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_a_webhook_lets_nobody_write_is_told_with_the_webhooks_words() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    scene.world.cluster.deny(Verb::Patch, "nodes", Name::cluster(&machine.name));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(240)).await;
+    let told = notes(&scene.world, &machine, "ScaleInNotWritten");
+    assert!(told.len() == 1 && told[0].contains("denied the request"), "{told:?}");
+    scene.world.cluster.no_more_faults();
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(notes(&scene.world, &machine, "ScaleInNotWritten").len(), 1);
 }
 
 /// The API server with a webhook that takes the cordon out of every write of a Node.

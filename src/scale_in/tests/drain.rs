@@ -345,6 +345,18 @@ fn a_pod_in_a_final_phase_has_gone() {
 }
 
 #[test]
+fn what_cluster_autoscaler_has_just_asked_for_is_announced_once() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(3_000));
+    scene.memory.announced.clear();
+    assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);
+    assert_eq!(reasons(&scene.plan()), [""; 0]);
+    // A process that comes to it later does not announce it anew.
+    scene.later(60);
+    scene.memory.announced.clear();
+    assert!(!reasons(&scene.plan()).contains(&"ScaleInDraining"));
+}
+
+#[test]
 fn nothing_is_decided_before_the_pods_are_known() {
     let mut scene = node().by_autoscaler();
     scene.pods = None;

@@ -64,6 +64,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::cannot_shrink(group),
         events::not_understood(words),
         events::not_believed(Phase::Releasing),
+        events::not_written(words),
         events::failed(words, flush),
         events::pod_evicted("n1", Cause::Autoscaler),
         events::daemon_pod_asked("n1", Cause::Operator),
@@ -142,7 +143,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInWaiting",
-        "the API server does not list the node's pods anew since the watch of them broke: without that, nothing is released before its time is up",
+        "the API server does not list the node's pods: who is on the node is not known, nobody else is asked to leave, and nothing is released before its time is up",
     ),
     (
         "Warning",
@@ -256,6 +257,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInNotBelieved",
         "somebody other than ebbtide has written annotation ebbtide/scale-in, with phase Releasing: the scale-in starts from the beginning. Take the annotation off to cancel",
+    ),
+    (
+        "Warning",
+        "ScaleInNotWritten",
+        "the Node cannot be written, and what is to be done with it waits for that; tried again. The API server says: \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",

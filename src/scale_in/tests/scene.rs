@@ -211,7 +211,9 @@ impl Scene {
         self
     }
 
-    pub(super) fn by_autoscaler(self) -> Self {
+    /// That it begins has been announced.
+    pub(super) fn by_autoscaler(mut self) -> Self {
+        self.memory.note_announced("draining".into(), self.now);
         self.asked_by(Cause::Autoscaler, Release::TerminateAndDecrement)
     }
 
