@@ -6,7 +6,8 @@ use super::error::excerpt;
 use super::proto::instance_status::InstanceState;
 use super::proto::{Instance, InstanceErrorInfo, InstanceStatus, NodeGroup};
 use crate::aws::{self, Lifecycle};
-use crate::groups::{Group, LaunchFailure, Snapshot, sizes};
+use crate::groups::sizes::{self, Leaves};
+use crate::groups::{Group, LaunchFailure, Snapshot};
 use crate::k8s::ProviderId;
 use crate::scale_in::ScaleIns;
 
@@ -16,8 +17,19 @@ const OUT_OF_RESOURCES: i32 = 1;
 const OTHER: i32 = 99;
 
 /// A group with its effective limits, and a line about it for people.
-pub fn node_group(group: &Group, scale_ins: &dyn ScaleIns) -> NodeGroup {
-    let (min_size, max_size) = sizes::limits(&group.asg, |i| scale_ins.leaves(&group.asg.name, i));
+///
+/// While cluster-autoscaler drains nodes of it, and its launches `have_failed` lately, it does not grow. Those nodes are registered and off
+/// the target size, so that a scale-up by as many seems to have worked at once: no failure would make cluster-autoscaler leave the group
+/// alone, and it would try no other for as long as it drains.
+///
+/// Source: `updateScaleRequests` and `areThereUpcomingNodesInNodeGroup` of
+/// [`clusterstate.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/clusterstate/clusterstate.go).
+pub fn node_group(group: &Group, have_failed: bool, scale_ins: &dyn ScaleIns) -> NodeGroup {
+    let leaves = |instance: &aws::Instance| scale_ins.leaves(&group.asg.name, instance);
+    let (min_size, mut max_size) = sizes::limits(&group.asg, leaves);
+    if have_failed && group.asg.live().any(|instance| leaves(instance) == Leaves::BeingDrained) {
+        max_size = max_size.min(sizes::target_size(&group.asg, leaves)).max(min_size);
+    }
     NodeGroup { id: group.asg.name.to_string(), min_size, max_size, debug: debug(group, scale_ins) }
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::clock::{later, signed};
+use crate::clock::{elapsed, later, signed};
 use crate::groups::{Group, Groups};
 use crate::k8s::GroupName;
 
@@ -35,6 +35,9 @@ const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 /// again, their pods wait for them, and no other group is tried; a few loops without are enough for cluster-autoscaler to begin anew
 /// with its count of minutes.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
+
+/// How long cluster-autoscaler leaves a group alone in which launches have failed (`--initial-node-group-backoff-duration`).
+const BACK_OFF: Duration = Duration::from_mins(5);
 
 /// Most placeholders of a group: the nodes of the largest cluster that Kubernetes is built for, and an answer of well under the
 /// 4 MiB that cluster-autoscaler's client takes. Of a size beyond it, as somebody mistypes one, the rest has no names:
@@ -51,6 +54,8 @@ pub struct Placeholders(Mutex<BTreeMap<GroupName, OfGroup>>);
 struct OfGroup {
     numbers: Numbers,
     without_errors_until: Option<Timestamp>,
+    /// When a look last showed launches that failed.
+    failed_at: Option<Timestamp>,
 }
 
 impl OfGroup {
@@ -108,7 +113,11 @@ impl Placeholders {
         let Some(snapshot) = groups.latest() else { return };
         all.retain(|name, _| snapshot.groups.contains_key(name) || snapshot.gone.contains_key(name));
         for group in snapshot.groups.values() {
-            all.entry(group.asg.name.clone()).or_default().follow(group);
+            let known = all.entry(group.asg.name.clone()).or_default();
+            known.follow(group);
+            if group.failure.is_some() {
+                known.failed_at = Some(snapshot.taken_at);
+            }
         }
     }
 
@@ -122,6 +131,12 @@ impl Placeholders {
         known.follow(&group);
         let open = known.numbers.open.clone();
         Ok((group, open))
+    }
+
+    /// Whether launches of the group have failed lately.
+    pub fn have_failed(&self, group: &GroupName, now: Timestamp) -> bool {
+        let failed_at = self.lock().get(group).and_then(|known| known.failed_at);
+        failed_at.is_some_and(|at| elapsed(at, now) < BACK_OFF)
     }
 
     /// These are about to be given up. [`Placeholders::given_up`] or [`Placeholders::refused`] says how that ended.

@@ -178,7 +178,12 @@ impl Provider {
         if owner.is_none() {
             tracing::debug!(provider_id, "a node that is not of our groups");
         }
-        Ok(owner.map(|group| answers::node_group(group, &*self.scale_ins)).unwrap_or_default())
+        Ok(owner.map(|group| self.node_group(group)).unwrap_or_default())
+    }
+
+    fn node_group(&self, group: &Group) -> NodeGroup {
+        let have_failed = self.placeholders.have_failed(&group.asg.name, self.clock.now());
+        answers::node_group(group, have_failed, &*self.scale_ins)
     }
 
     fn instances(&self, name: &str) -> Result<Vec<Instance>, RpcError> {
@@ -278,8 +283,8 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupsResponse>, Status> {
         self.answer(Rpc::NodeGroups, async {
             let view = self.view()?;
-            let node_groups = view.groups.values().map(|group| answers::node_group(group, &*self.scale_ins));
-            Ok(NodeGroupsResponse { node_groups: node_groups.collect() })
+            let node_groups = view.groups.values().map(|group| self.node_group(group)).collect();
+            Ok(NodeGroupsResponse { node_groups })
         })
         .await
     }

@@ -117,6 +117,32 @@ async fn a_node_that_cluster_autoscaler_drains_itself_is_not_waited_for_as_one_t
     }
 }
 
+/// The node that it drains is registered and off the target size: the scale-up for its pods seems to be done as soon as it is asked for, and
+/// no launch that fails makes cluster-autoscaler leave the group alone.
+#[tokio::test(start_paused = true)]
+async fn a_group_without_capacity_whose_node_cluster_autoscaler_drains_keeps_no_other_from_growing() {
+    for version in BOTH {
+        let scene = Scene::with([group("a-short", 2), group("b-other", 0)]).await;
+        scene.world.cluster.add(pods_for_any("old", 2).exits_after(3_000).grace(3_600));
+        assert!(scene.world.until(SOON, |_| scene.running("old") == 2).await);
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.aws.fail_launches("a-short", LaunchFailure::InsufficientCapacity, u32::MAX);
+        let node = scene.world.cluster.node_names().remove(0);
+        let flags =
+            Flags { evicts_daemon_sets: false, max_graceful_termination_seconds: 7_200, ..Flags::default() };
+        let drain = autoscaler.autoscaler.scale_in(scene.program.client(), &node, &flags);
+        let moved = async {
+            tokio::time::sleep(seconds(30)).await;
+            assert!(scene.world.until(LONG, |_| scene.running("old") == 2).await, "{version:?}");
+            assert!(autoscaler.bought().contains_key("b-other"), "{version:?}");
+            assert!(scene.world.cluster.has_node(&node), "it is drained still");
+        };
+        let (drained, ()) = tokio::join!(drain, moved);
+        drained.expect("deleted");
+        nothing_failed(&autoscaler, version);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_to_be_replaced_whose_budget_needs_the_replacement_first_is_released() {
     for version in BOTH {
