@@ -16,7 +16,7 @@ const READ_WITHIN: Duration = Duration::from_secs(10);
 /// still there.
 ///
 /// Source: [`requestTimeoutUpperBound`](https://github.com/kubernetes/apiserver/blob/master/pkg/endpoints/handlers/rest.go).
-pub(super) const CHANGED_WITHIN: Duration = Duration::from_secs(35);
+pub(crate) const CHANGED_WITHIN: Duration = Duration::from_secs(35);
 
 /// Reason of an answer that is our own. No API server gives it.
 pub(super) const DRY_RUN: &str = "EbbtideDryRun";

@@ -22,6 +22,7 @@ use super::drain_state::DrainState;
 use super::node_view::NodeView;
 use super::pods::PodName;
 use super::seen::Seen;
+use crate::telemetry::chain;
 
 /// Longest note that the API server takes in an Event, in bytes.
 ///
@@ -141,7 +142,7 @@ impl Cluster {
             .body(kube::client::Body::from(body.to_string().into_bytes()));
         let request = match request {
             Ok(request) => request,
-            Err(error) => return Answer::Unclear(error.to_string()),
+            Err(error) => return Answer::Unclear(chain(&error)),
         };
         match tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await {
             Ok(answer) => answer,
@@ -152,7 +153,7 @@ impl Cluster {
     async fn answer(&self, request: http::Request<kube::client::Body>) -> Answer {
         let response = match self.client.send(request).await {
             Ok(response) => response,
-            Err(error) => return Answer::Unclear(error.to_string()),
+            Err(error) => return Answer::Unclear(chain(&error)),
         };
         let code = response.status().as_u16();
         let retry_after =
@@ -193,7 +194,7 @@ impl Cluster {
             Err(ApiError::Refused(status)) => answer::read(status.code, None, Some(&status)),
             // The only precondition is the UID.
             Err(ApiError::NotFound | ApiError::Conflict) => Answer::Gone,
-            Err(error) => Answer::Unclear(error.to_string()),
+            Err(error) => Answer::Unclear(chain(&error)),
         }
     }
 

@@ -26,6 +26,7 @@ mod seen;
 mod version;
 mod watches;
 
+pub(crate) use answer::CHANGED_WITHIN;
 pub use answer::{Answer, ApiError};
 pub use budgets::{Attachment, Budget, BudgetSeen, Existing};
 pub use calls::About;

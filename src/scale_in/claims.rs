@@ -4,7 +4,8 @@
 //! - What somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or
 //!   makes a deadline pass. Another replica that accepts a scale-in writes nothing else.
 //!   Unless its cause is cluster-autoscaler, it counts as a wish.
-//! - That AWS ends the machine at some moment outlives the record that says so: no annotation takes that back.
+//! - That AWS ends the machine at some moment, and when AWS was told to terminate it, outlive the record that says so: no annotation takes
+//!   that back.
 //! - A moment in the future counts as now: it stands for something that has happened.
 //!
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
@@ -33,6 +34,8 @@ pub struct Claims {
     ours: VecDeque<String>,
     /// When the machine of the Node's instance ends, by the last believed record.
     told_end: Option<(InstanceId, Timestamp)>,
+    /// When AWS was told to terminate the Node's instance, by a believed record.
+    told_termination: Option<(InstanceId, Timestamp)>,
     /// The deadline that an earlier run wrote, unless AWS ends the machine then, which may be called off.
     inherited: Option<Timestamp>,
 }
@@ -79,6 +82,9 @@ impl Claims {
             && node.instance.as_ref() == Some(&record.instance)
         {
             self.told_end = record.ends_at.map(|at| (record.instance.clone(), at));
+            if let Some(at) = record.terminate_at {
+                self.told_termination = Some((record.instance.clone(), at));
+            }
         }
     }
 
@@ -99,6 +105,11 @@ impl Claims {
     /// not told again.
     pub fn told_end(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.told_end.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
+    }
+
+    /// When AWS was told to terminate this instance, by a record that may have been written over or taken off since.
+    pub fn told_termination(&self, instance: &InstanceId) -> Option<Timestamp> {
+        self.told_termination.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
     }
 
     /// The deadline that an earlier run of ebbtide wrote, which may have known what this one does not.

@@ -16,12 +16,12 @@ use super::waiting::{WaitReason, Waiting};
 use crate::cluster::{Cordon, PodName};
 
 /// What lasts longer than this is announced again.
-pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
+pub const ANNOUNCE_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// An Event on the Node, or on a pod of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEvent {
-    /// What it is about: not repeated within [`REPEAT_AFTER`].
+    /// What it is about: not repeated within [`ANNOUNCE_AGAIN_AFTER`].
     pub topic: String,
     /// The Event's reason.
     pub reason: Reason,
@@ -346,6 +346,8 @@ impl WaitReason {
         match self {
             Self::Exiting(until) => format!("exiting, has until {until:.0}"),
             Self::Overdue(until) => format!("should have exited by {until:.0}"),
+            // One that is younger than what is known of budgets, or a webhook that speaks of one.
+            Self::Budget { names, words } if names.is_empty() => format!("a budget: {}", quoted(words, 100)),
             Self::Budget { names, .. } => format!("budget {}", names.join(", ")),
             Self::Patient => "asked not to be disturbed".to_owned(),
             Self::After(order) => format!("after order {order}"),

@@ -13,10 +13,9 @@ use tokio::time::Instant;
 
 use super::context::{our_limit, speaker, will_decrement};
 use super::held_since::Holds;
-use super::nodeless::needed_until;
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
-use super::{context, deadline, node_patch};
+use super::{context, deadline, node_patch, nodeless};
 use crate::aws::Instance;
 use crate::clock::{Clock, later, signed};
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
@@ -191,7 +190,9 @@ impl Intents {
             let ours = our_limit(self.groups.latest().as_deref(), &self.settings, group);
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
-            record.ends_at = view.scale_in().and_then(|record| record.ends_at);
+            let before = view.scale_in();
+            record.ends_at = before.and_then(|before| before.ends_at);
+            record.terminate_at = before.and_then(|before| before.terminate_at);
             record.release_by = deadline::limit(ours, &record, None);
             let source =
                 match self.cluster.patch_node(node, &node_patch::with_record(&view, &record, now)).await {
@@ -233,9 +234,11 @@ impl ScaleIns for Intents {
             return false;
         }
         let now = self.clock.now();
-        let unwatched = |gone| needed_until(later(now, -signed(gone)), None, Duration::ZERO);
-        let until = self.holds.needed(instance).or_else(|| self.nodes.gone_for(instance).map(unwatched));
-        until.is_some_and(|until| until > now)
+        let since = self.nodes.gone_for(instance).map(|time| later(now, -signed(time)));
+        let noted =
+            self.holds.needed(instance).filter(|at| since.is_none_or(|since| nodeless::is_of(*at, since)));
+        let unwatched = |since| nodeless::needed_until(since, None, Duration::ZERO);
+        noted.or_else(|| since.map(unwatched)).is_some_and(|until| until > now)
     }
 
     fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {

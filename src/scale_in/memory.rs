@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::action::Action;
 use super::claims::Claims;
 use super::class::Flush;
-use super::events::{REPEAT_AFTER, Reason};
+use super::events::{ANNOUNCE_AGAIN_AFTER, Reason};
 use super::membership::Membership;
 use super::node_patch;
 use super::record::Phase;
@@ -280,9 +280,15 @@ impl Memory {
         tries.not_before = Some(now + pause.unwrap_or_else(|| pause_after(task, tries.failures)));
     }
 
+    /// Notes that what was asked for is to show by itself, and is asked for again if it has not after this pause.
+    pub fn put_off(&mut self, task: &Task, now: Timestamp, pause: SignedDuration) {
+        let tries = self.tries.entry(task.clone()).or_default();
+        *tries = Tries { ended: Some(now), not_before: Some(now + pause), ..Tries::default() };
+    }
+
     /// Notes an announcement and forgets those that may be repeated: topics may contain arbitrary text.
     pub fn note_announced(&mut self, topic: String, now: Timestamp) {
-        self.announced.retain(|_, at| *at + REPEAT_AFTER > now);
+        self.announced.retain(|_, at| *at + ANNOUNCE_AGAIN_AFTER > now);
         self.announced.insert(topic, now);
     }
 
@@ -358,13 +364,17 @@ impl Memory {
         self.same_writes.end(now);
         self.tries.entry(Task::Node).or_default().not_before = Some(now + self.same_writes.pause());
         if node.record.is_none() {
-            // Of another scale-in nothing counts that was found out in this one.
-            self.at_minimum = false;
-            self.refused_by_aws = None;
-            self.returns = Returns::default();
-            self.rolled = Rolled::default();
-            self.tries.remove(&Task::HandOver);
+            self.forget_the_scale_in();
         }
+    }
+
+    /// Of another scale-in nothing counts that was found out in this one.
+    pub fn forget_the_scale_in(&mut self) {
+        self.at_minimum = false;
+        self.refused_by_aws = None;
+        self.returns = Returns::default();
+        self.rolled = Rolled::default();
+        self.tries.remove(&Task::HandOver);
     }
 
     /// Notes that a write of the Node failed. It may have happened, but the actions that were to follow did not.
@@ -383,7 +393,7 @@ impl Memory {
 
     /// Whether people are to be told that the writes of the Node want the same again and again, and are paced: once in a while.
     pub fn tells_of_same_writes(&mut self, now: Timestamp) -> bool {
-        let is_due = self.told_of_same_writes.is_none_or(|at| at + REPEAT_AFTER <= now);
+        let is_due = self.told_of_same_writes.is_none_or(|at| at + ANNOUNCE_AGAIN_AFTER <= now);
         let tells = is_due && self.same_writes.many > SAME_WRITES;
         if tells {
             self.told_of_same_writes = Some(now);

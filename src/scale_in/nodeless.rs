@@ -45,12 +45,17 @@ pub(super) fn let_go_at(
     let nothing_known = |since| later(since, COLLECTED + UNKNOWN_GRACE);
     let free = match past {
         Past::NeverJoined => seen,
-        Past::Gone(since) => needed.unwrap_or_else(|| nothing_known(since)),
+        Past::Gone(since) => needed.filter(|at| is_of(*at, since)).unwrap_or_else(|| nothing_known(since)),
         Past::Unknown => needed.unwrap_or_else(|| nothing_known(seen)),
     };
     let joins_no_more = later(seen.max(whole_since), NEVER_REGISTERED);
     let at = free.max(joins_no_more);
     limit.map_or(at, |limit| at.min(limit))
+}
+
+/// Whether it was noted until when pods need their machine for a Node that has gone at `since`, and not for an earlier one.
+pub(super) fn is_of(needed: Timestamp, since: Timestamp) -> bool {
+    needed >= later(since, COLLECTED)
 }
 
 /// Until when containers of a Node that is gone at `now` need their machine. `longest_grace`: of its pods, in seconds;
@@ -86,6 +91,9 @@ mod tests {
         let let_go = |limit| let_go_at(Past::Gone(at(1_000)), at(900), at(0), Some(needed), limit);
         assert_eq!(let_go(None), needed);
         assert_eq!(let_go(Some(at(1_200))), at(1_200));
+        // What an earlier Node's pods needed says nothing of those of a later one.
+        let later = let_go_at(Past::Gone(at(1_500)), at(1_600), at(0), Some(needed), None);
+        assert_eq!(later, at(1_500 + 720));
     }
 
     #[test]

@@ -170,7 +170,8 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
         return false;
     }
     // One description may show what was before.
-    let believed = s.memory.in_service_since.map_or(*seen, |since| later(since, release::REPEAT_AFTER));
+    let believed =
+        s.memory.in_service_since.map_or(*seen, |since| later(since, release::TERMINATE_AGAIN_AFTER));
     if *seen < believed {
         release::refresh_after(s, believed, plan);
         return false;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - An instance is released only when no workload is on its node, or when time is up.
-//! - A termination is noted in the record before AWS is called. It is repeated only after [`REPEAT_AFTER`] and a
+//! - A termination is noted in the record before AWS is called. It is repeated only after [`TERMINATE_AGAIN_AFTER`] and a
 //!   later refresh that shows the instance alive: a call whose answer was lost may take effect late, refreshes lag, and a
 //!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner; later, after [`SENT_WITHIN`]
 //!   and [`SIGNATURE_LIFE`], a decrement that another process has noted, or that AWS has acknowledged.
@@ -24,10 +24,10 @@ use crate::aws::{Hook, Lifecycle};
 use crate::clock::{later, signed};
 use crate::cluster::Ready;
 use crate::groups::hooks::{HookState, TerminatingHooks};
-use crate::k8s::GroupName;
+use crate::k8s::{GroupName, InstanceId};
 
 /// How long after a call it may still take effect, and a refresh may still show the state before it.
-pub(super) const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
+pub(super) const TERMINATE_AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// A termination that waited longer is noted anew: another run goes by the noted time. The write that notes it may take as long as
 /// admission webhooks hang, and comes first.
@@ -180,7 +180,8 @@ fn was_too_close(s: &Situation<'_>, record: &Record, due: Timestamp, soonest: Ti
 /// How to give the instance back if something other than us has changed that, and what else to do then.
 fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action>) {
     let Membership::In { lifecycle, .. } = &s.instance else {
-        let gone = s.memory.elsewhere_since.is_some_and(|since| later(since, MISSING_FOR) <= s.now);
+        let Membership::Elsewhere { seen } = &s.instance else { return (record.release, None) };
+        let gone = s.memory.elsewhere_since.is_some_and(|since| later(since, MISSING_FOR) <= *seen);
         // If it ever comes back, this scale-in is over.
         let done = gone && told_at(s, record).is_some();
         return (if done { Release::CompleteHook } else { record.release }, None);
@@ -416,7 +417,7 @@ fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
 /// Whether the refresh is newer than everything in the record, as refreshes lag. If not, asks for another.
 pub(super) fn is_settled(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     let last = record.requested_at.max(record.phase_since);
-    let again = later(record.terminate_at.map_or(last, |at| at.max(last)), REPEAT_AFTER);
+    let again = later(record.terminate_at.map_or(last, |at| at.max(last)), TERMINATE_AGAIN_AFTER);
     if seen < again {
         refresh_after(s, again, plan);
     }
@@ -426,7 +427,7 @@ pub(super) fn is_settled(s: &Situation<'_>, record: &Record, seen: Timestamp, pl
 fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, plan: &mut Plan) {
     let tries = s.memory.tries(&Task::Complete);
     if let Some(done) = tries.filter(|tries| tries.done).and_then(|tries| tries.ended) {
-        let again = later(done, REPEAT_AFTER);
+        let again = later(done, TERMINATE_AGAIN_AFTER);
         if seen < again {
             return refresh_after(s, again, plan);
         }
@@ -452,9 +453,15 @@ fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timest
 /// the call may have waited for the group's lock. One for an earlier scale-in of the node, which was cancelled, counts while it
 /// may still take effect.
 pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    let noted = record.terminate_at.filter(|at| s.memory.void_termination != Some(*at));
+    let is_sent = |at: &Timestamp| s.memory.void_termination != Some(*at);
     let counts = |at: &Timestamp| later(*at, SIGNATURE_LIFE) > record.requested_at;
-    noted.max(s.memory.told_at.filter(counts))
+    record.terminate_at.filter(is_sent).max(told_before(s, &record.instance).filter(counts))
+}
+
+/// When AWS was told to terminate the instance, be it by this process or, by a record that need not be there any more, by an earlier one.
+fn told_before(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
+    let noted = s.memory.claims.told_termination(instance).map(|at| s.ours(at));
+    s.memory.told_at.max(noted.filter(|at| s.memory.void_termination != Some(*at)))
 }
 
 /// Whether AWS may be told now without the risk of telling it twice.
@@ -463,7 +470,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
         let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
         let is_repeatable = record.release != Release::TerminateAndDecrement;
         let is_long = !is_repeatable && (is_anothers || s.memory.is_acknowledged);
-        let again = later(at, if is_long { SENT_WITHIN + SIGNATURE_LIFE } else { REPEAT_AFTER });
+        let again = later(at, if is_long { SENT_WITHIN + SIGNATURE_LIFE } else { TERMINATE_AGAIN_AFTER });
         if seen < again {
             refresh_after(s, again, plan);
             return false;
@@ -485,8 +492,18 @@ pub(super) fn may_still_end(s: &Situation<'_>, seen: Timestamp, plan: &mut Plan)
     if s.memory.tries(&Task::Terminate).is_some_and(|tries| tries.in_flight) {
         return true;
     }
-    let Some(at) = s.memory.told_at else { return false };
-    let shown = later(at, if s.memory.is_acknowledged { SENT_WITHIN + SIGNATURE_LIFE } else { REPEAT_AFTER });
+    let Some(at) = s.node.instance.as_ref().and_then(|instance| told_before(s, instance)) else {
+        return false;
+    };
+    let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
+    let shown = later(
+        at,
+        if is_anothers || s.memory.is_acknowledged {
+            SENT_WITHIN + SIGNATURE_LIFE
+        } else {
+            TERMINATE_AGAIN_AFTER
+        },
+    );
     if seen < shown {
         refresh_after(s, shown, plan);
     }

@@ -83,7 +83,7 @@ impl Worker {
                 self.hear_of_completion(&hook, &instance, result);
             }
             Outcome::Reported(state, result) => self.hear_of_report(state, result.map(|node| *node)),
-            Outcome::Refreshed => self.memory.failed(&Task::Refresh, now, Some(REFRESH)),
+            Outcome::Refreshed => self.memory.put_off(&Task::Refresh, now, REFRESH),
             Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
             Outcome::NodeDeleted { overtaken } => {
                 let pause = if overtaken { OVERTAKEN } else { NODE_STAYS };
@@ -118,22 +118,22 @@ impl Worker {
     }
 
     fn hear_of_guard(&mut self, uid: String, result: Result<(), ApiError>) {
+        let (task, now) = (Task::Guard(uid), self.shared.clock.now());
         let mut outage = self.shared.guards.lock().unwrap_or_else(PoisonError::into_inner);
-        let pause = match result {
+        match result {
             Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) => {
                 outage.ends();
-                Some(SOON_SEEN)
+                self.memory.put_off(&task, now, SOON_SEEN);
             }
             Err(error) => {
                 if !matches!(error, ApiError::DryRun) && outage.lasts().is_some() {
                     tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
                 }
-                let failures = self.memory.tries(&Task::Guard(uid.clone())).map_or(0, |tries| tries.failures);
-                (error.is_forbidden() && failures >= MAY_PASS).then_some(STAYS_FORBIDDEN)
+                let failures = self.memory.tries(&task).map_or(0, |tries| tries.failures);
+                let stays = error.is_forbidden() && failures >= MAY_PASS;
+                self.memory.failed(&task, now, stays.then_some(STAYS_FORBIDDEN));
             }
-        };
-        drop(outage);
-        self.memory.failed(&Task::Guard(uid), self.shared.clock.now(), pause);
+        }
     }
 
     /// Conditions are for others: nothing waits for them, and what fails is told rarely, as where the right was left out.
@@ -209,12 +209,13 @@ impl Worker {
 
     fn hear_of_daemon_set(&mut self, uid: String, exists: &Result<bool, ApiError>) {
         let now = self.shared.clock.now();
-        if let Err(error) = exists {
-            tracing::warn!(node = self.name.as_str(), error = %chain(error), "DaemonSet could not be looked up: its pods stay until it is known to be deleted");
-        }
-        self.memory.failed(&Task::DaemonSet(uid.clone()), now, exists.is_ok().then_some(SOON_SEEN));
-        if matches!(exists, Ok(false)) {
-            self.memory.deleted_daemon_sets.insert(uid);
+        match exists {
+            Ok(true) => self.memory.put_off(&Task::DaemonSet(uid), now, SOON_SEEN),
+            Ok(false) => _ = self.memory.deleted_daemon_sets.insert(uid),
+            Err(error) => {
+                tracing::warn!(node = self.name.as_str(), error = %chain(error), "DaemonSet could not be looked up: its pods stay until it is known to be deleted");
+                self.memory.failed(&Task::DaemonSet(uid), now, None);
+            }
         }
     }
 

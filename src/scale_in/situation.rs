@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::action::{Action, Plan};
 use super::class::{Circumstances, Class, classify};
 use super::deadline::{self, HeldBy, OurLimit};
-use super::events::{NodeEvent, REPEAT_AFTER};
+use super::events::{ANNOUNCE_AGAIN_AFTER, NodeEvent};
 use super::eviction_rate::Permit;
 use super::held_since::Span;
 use super::load_balancers::Targets;
@@ -164,7 +164,7 @@ impl Situation<'_> {
     /// Plans an Event unless it was published a short while ago.
     pub(super) fn announce(&self, plan: &mut Plan, event: NodeEvent) {
         match self.memory.announced.get(&event.topic) {
-            Some(at) if *at + REPEAT_AFTER > self.now => plan.wake(*at + REPEAT_AFTER),
+            Some(at) if *at + ANNOUNCE_AGAIN_AFTER > self.now => plan.wake(*at + ANNOUNCE_AGAIN_AFTER),
             _ => plan.actions.push(Action::Announce(event)),
         }
     }

@@ -35,12 +35,12 @@ use super::operator_queue;
 use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
-use super::record::{Phase, Record};
+use super::record::{Phase, Record, Written};
 use super::situation::Situation;
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
-use crate::cluster::{NodeView, PodView, Seen, Sink, deliver};
+use crate::cluster::{CHANGED_WITHIN, NodeView, PodView, Seen, Sink, deliver};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -49,9 +49,9 @@ use crate::telemetry::{Outage, chain};
 /// Shortest pause between plans that only the clock asks for.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
-/// What another process wrote while it led is seen by this time after this one began to lead: a watch that broke is back after five
-/// seconds.
-const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(10);
+/// What another process wrote while it led is seen by this time after this one began to lead: its last write may take as long as the API
+/// server lets it ([`CHANGED_WITHIN`]), and a watch that broke is back after five seconds.
+const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(CHANGED_WITHIN.as_secs() as i64 + 5);
 
 /// Pods of the node and of others that name the same instance, by UID.
 #[derive(Default)]
@@ -267,7 +267,7 @@ impl Worker {
                 Some(outcome) = self.running.next() => self.remember_all(outcome),
                 event = watches.streams.next() => match event {
                     Some((node, event)) => watches.take_in(node, event, &self.pods),
-                    None => return,
+                    None => return self.hear_out().await,
                 },
                 () = follow.notified() => {}
                 () = evictions_turn.notified() => {}
@@ -402,6 +402,10 @@ impl Worker {
     /// Looks at what else is known of the node, and notes what the next plans must know of it.
     fn look(&mut self, node: &NodeView) -> Look {
         if self.instance != node.instance {
+            if self.instance.is_some() {
+                // Another machine has the Node's name: nothing that was found out counts for it.
+                self.memory = Memory::default();
+            }
             self.instance.clone_from(&node.instance);
             Span::current().record("instance", self.instance.as_deref());
         }
@@ -413,7 +417,12 @@ impl Worker {
         let is_others = !leads || now < later(self.shared.leadership.leads_since(), SEEN_AFTER);
         let is_earlier_runs =
             std::mem::take(&mut self.at_start) || is_others || self.shared.dry_run.is_some();
+        let had_record = matches!(self.memory.claims.believed(), Some(Written::Record(_)));
         self.memory.claims.see(node, is_earlier_runs, later(now, ahead));
+        if had_record && self.memory.claims.believed().is_none() {
+            // Another process may have taken it off.
+            self.memory.forget_the_scale_in();
+        }
         let snapshot = self.shared.groups.latest();
         let instance = membership(snapshot.as_deref(), node);
         self.memory.note_membership(&instance);
@@ -512,7 +521,7 @@ impl Worker {
         Some(id)
     }
 
-    /// Awaits answers still out; starts nothing new.
+    /// Awaits answers still out; starts nothing but what a write that is in was to be followed by.
     async fn hear_out(&mut self) {
         while let Some(outcome) = self.running.next().await {
             self.remember(outcome);

@@ -97,9 +97,9 @@ impl Look {
     }
 
     async fn list(&mut self, shared: &Shared) -> Result<(), AwsError> {
+        let groups = shared.aws.instance_target_groups().await?;
         let mut delays: BTreeMap<String, Option<Duration>> =
             self.known.drain(..).map(|known| (known.group.arn, known.delay)).collect();
-        let groups = shared.aws.instance_target_groups().await?;
         self.known.extend(groups.into_iter().map(|group| Known {
             delay: delays.remove(&group.arn).flatten(),
             group,

@@ -253,7 +253,7 @@ impl Wait {
     /// `patience_ends`: until when pods that asked not to be disturbed are waited for.
     pub(super) fn of(waiting: &Waiting, patience_ends: Option<Timestamp>) -> Self {
         let (budget, until) = match &waiting.why {
-            WaitReason::Budget { names, .. } => (Some(names.join(", ")), None),
+            WaitReason::Budget { names, .. } => ((!names.is_empty()).then(|| names.join(", ")), None),
             WaitReason::Exiting(until) | WaitReason::Overdue(until) => (None, Some(*until)),
             WaitReason::Patient => (None, patience_ends),
             WaitReason::After(_)

@@ -282,6 +282,16 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
+fn a_budget_that_nobody_can_name_is_told_in_the_words_of_the_refusal() {
+    let wait = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        WaitReason::Budget { names, words: "not now".into() }.in_words()
+    };
+    assert_eq!(wait(&["shop/web", "shop/all"]), "budget shop/web, shop/all");
+    assert_eq!(wait(&[]), "a budget: \"not now\"");
+}
+
+#[test]
 fn every_event_reads_so() {
     let all =
         every_event("web", "i-1", &pods(&["web-1", "web-2"]), "shop/web", "pods \"web-1\" is\nforbidden");

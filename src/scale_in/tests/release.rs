@@ -410,8 +410,10 @@ fn an_instance_in_standby_goes_without_a_decrement_that_would_cost_another_one()
 
 #[test]
 fn one_refresh_that_leaves_an_instance_out_changes_nothing_however_long_it_is_the_last() {
-    for ready in ["True", "Unknown"] {
+    for (ready, told) in [("True", None), ("Unknown", None), ("True", Some(at(0)))] {
         let mut scene = node().by_autoscaler().with(pod("web"));
+        let record = Record { terminate_at: told, ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
         scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } }));
         scene.instance = Membership::Elsewhere { seen: at(0) };
         scene.memory.elsewhere_since = Some(at(0));
@@ -538,6 +540,35 @@ fn a_termination_that_another_process_has_noted_is_repeated_when_its_request_can
             assert_eq!(touches_aws(&scene.plan()), touches, "told at {told_at:?}, at {second}");
         }
     }
+}
+
+#[test]
+fn what_an_earlier_run_told_aws_outlives_the_record_that_says_so() {
+    let noted = || {
+        let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+        let record = Record { terminate_at: Some(at(1)), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        scene.later(2);
+        scene.plan();
+        scene
+    };
+    // Somebody takes the annotation off: the node stays closed for as long as the request may live.
+    let mut scene = noted();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    for (second, is_closed) in [(3, true), (345, true), (346, false)] {
+        scene.now = at(second);
+        seen_now(&mut scene, Lifecycle::InService);
+        scene.plan();
+        assert_eq!(spec(&scene).0, is_closed, "at {second}");
+    }
+    // Or writes over it: AWS is told anew only after that.
+    let mut scene = noted().annotated("now");
+    let told = (3..400).find(|second| {
+        scene.now = at(*second);
+        seen_now(&mut scene, Lifecycle::InService);
+        touches_aws(&scene.plan())
+    });
+    assert_eq!((scene.record().cause, told), (Cause::Operator, Some(346)));
 }
 
 #[test]

@@ -181,19 +181,30 @@ impl Held {
 
 /// Instances that this run saw join their groups.
 #[derive(Debug, Default)]
-pub(super) struct Newcomers(BTreeSet<InstanceId>);
+pub(super) struct Newcomers {
+    joined: BTreeSet<InstanceId>,
+    /// Those that refreshes leave out, and since when: they need not have gone.
+    left_out: BTreeMap<InstanceId, Timestamp>,
+}
 
 impl Newcomers {
     /// Adds instances that the refresh before did not show, though it showed their group.
     pub(super) fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
-        self.0.retain(|instance| snapshot.by_instance.contains_key(instance));
-        let come = snapshot.by_instance.iter().filter(|(instance, place)| {
-            let is_missing = |before: &Snapshot| {
-                before.groups.contains_key(&place.group) && !before.by_instance.contains_key(*instance)
-            };
-            before.is_some_and(is_missing)
-        });
-        self.0.extend(come.map(|(instance, _)| instance.clone()));
+        let (shown, now) = (&snapshot.by_instance, snapshot.taken_at);
+        if let Some(before) = before {
+            let come = shown.iter().filter(|(instance, place)| {
+                let is_missing = !before.by_instance.contains_key(*instance);
+                is_missing
+                    && before.groups.contains_key(&place.group)
+                    && !self.left_out.contains_key(*instance)
+            });
+            self.joined.extend(come.map(|(instance, _)| instance.clone()));
+            let gone = before.by_instance.keys().filter(|instance| !shown.contains_key(*instance));
+            self.left_out.extend(gone.map(|instance| (instance.clone(), now)));
+        }
+        self.left_out
+            .retain(|instance, since| !shown.contains_key(instance) && elapsed(*since, now) <= MISSED_FOR);
+        self.joined.retain(|instance| shown.contains_key(instance) || self.left_out.contains_key(instance));
     }
 }
 
@@ -241,7 +252,7 @@ pub(super) fn observe(
                 renewed: None,
                 failing: None,
                 in_flight: false,
-                is_new: newcomers.0.contains(instance),
+                is_new: newcomers.joined.contains(instance),
                 let_go_at: None,
                 is_let_go: false,
             }

@@ -144,13 +144,19 @@ fn what_a_refresh_shows_anew_in_a_known_group_has_come_since() {
     let mut newcomers = Newcomers::default();
     let one = snapshot(&[("i-1", Lifecycle::InService)]);
     newcomers.observe(None, &one);
-    assert!(newcomers.0.is_empty(), "it may be old");
+    assert!(newcomers.joined.is_empty(), "it may be old");
     let two = snapshot(&[("i-1", Lifecycle::InService), ("i-2", Lifecycle::Pending)]);
     newcomers.observe(Some(&one), &two);
     newcomers.observe(Some(&two), &two);
-    assert_eq!(newcomers.0.iter().collect::<Vec<_>>(), ["i-2"]);
+    assert_eq!(newcomers.joined.iter().collect::<Vec<_>>(), ["i-2"]);
+    // One that a refresh or two leave out has not come anew, nor is it forgotten that it has.
+    newcomers.observe(Some(&two), &snapshot(&[]));
+    newcomers.observe(Some(&snapshot(&[])), &two);
+    assert_eq!(newcomers.joined.iter().collect::<Vec<_>>(), ["i-2"]);
     newcomers.observe(Some(&two), &one);
-    assert!(newcomers.0.is_empty());
+    let much_later = Snapshot { taken_at: later(one.taken_at, SignedDuration::from_mins(3)), ..one.clone() };
+    newcomers.observe(Some(&one), &much_later);
+    assert!(newcomers.joined.is_empty() && newcomers.left_out.is_empty());
 }
 
 #[test]
