@@ -189,6 +189,7 @@ async fn messages_that_are_lost_doubled_late_and_out_of_order_change_nothing_but
 
 #[tokio::test(start_paused = true)]
 async fn malformed_messages_are_deleted_and_those_about_others_left_alone() {
+    let (log, _guard) = captured::log(tracing::Level::WARN);
     let (scene, url) = scene_of(group(1), config()).await;
     let foreign = r#"{"detail-type":"EC2 Spot Instance Interruption Warning","source":"aws.ec2",
         "time":"2026-01-01T00:00:00Z","detail":{"instance-id":"i-00000000000000bad","instance-action":"terminate"}}"#;
@@ -200,6 +201,13 @@ async fn malformed_messages_are_deleted_and_those_about_others_left_alone() {
     let deleted =
         |w: &World, body: &str| queue(w, &url).deleted.iter().any(|(_, message)| message.body == body);
     scene.until(|w| malformed.iter().all(|body| deleted(w, body))).await;
+    let told = "message that is no notice of AWS's: deleted";
+    let text = log.text();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains(told)).collect();
+    assert!(
+        lines.len() >= malformed.len() && lines.iter().all(|line| line.contains(" message_id=")),
+        "{text}"
+    );
     scene.pass_some(Duration::from_mins(5)).await;
     assert!(!deleted(&scene.world, foreign));
     let all = queue(&scene.world, &url);

@@ -301,7 +301,7 @@ impl Inbox {
             };
             tracing::debug!(
                 queue = self.queue,
-                message = message.id,
+                message_id = message.id,
                 "notice about an instance that is not ours: left alone"
             );
             self.shared.metrics.handled(Handled::foreign);
@@ -320,6 +320,11 @@ impl Inbox {
         if let Some(until) = for_others {
             self.leave(receipt.clone(), until, wall);
         }
+        // It may have come before, and some of its instances be seen no more: what was noted of those is to be settled all the same.
+        let before = self.waiting.remove(&message.id).into_iter().flat_map(|before| before.meanings);
+        let is_new = |id: &InstanceId| meanings.iter().all(|(noted, ..)| noted != id);
+        let unseen: Vec<_> = before.filter(|(id, ..)| is_new(id)).collect();
+        let meanings = meanings.into_iter().chain(unseen).collect();
         let waiting = Waiting { receipt, meanings, written_at, hidden_since: now, for_others, ours };
         self.waiting.insert(message.id, waiting);
         None
@@ -352,14 +357,19 @@ impl Inbox {
         match content {
             Content::Notices(notices) => Some(notices),
             Content::Nothing(what) => {
-                tracing::debug!(queue = self.queue, message, what, "message that ends no instance");
+                tracing::debug!(
+                    queue = self.queue,
+                    message_id = message,
+                    what,
+                    "message that ends no instance"
+                );
                 self.shared.metrics.handled(Handled::nothing);
                 None
             }
             Content::Malformed(why) => {
                 tracing::warn!(
                     queue = self.queue,
-                    message,
+                    message_id = message,
                     why,
                     "message that is no notice of AWS's: deleted"
                 );
