@@ -184,9 +184,8 @@ impl Election {
                 self.lease = None;
                 if self.outage.lasts().is_some() {
                     let lease = &self.name;
-                    // Otherwise the API server is at fault, not the installation.
-                    let fix = matches!(error, ApiError::Refused(_))
-                        .then_some("deploy/base/rbac.yaml grants the rights to it");
+                    // Otherwise the API server is at fault, or the token, not the installation.
+                    let fix = error.is_forbidden().then_some("deploy/base/rbac.yaml grants the rights to it");
                     tracing::warn!(lease, fix, error = %chain(&error), "the Lease cannot be read or written: no node is drained or released until it can");
                 }
                 if !self.leadership.leads() {

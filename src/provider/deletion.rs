@@ -223,6 +223,22 @@ mod tests {
             group == "web" && matches!(instance.as_str(), "i-out" | "i-gone")
         }
 
+        fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {
+            false
+        }
+
+        fn is_beside(&self, _: &NodeName, _: &InstanceId) -> bool {
+            false
+        }
+
+        fn odd_provider_id(&self, _: &InstanceId) -> Option<Box<str>> {
+            None
+        }
+
+        fn lacks_its_gpu(&self, _: &InstanceId) -> bool {
+            false
+        }
+
         fn leaves(&self, _: &GroupName, _: &Instance) -> Leaves {
             unreachable!("a batch is read by what is decided")
         }

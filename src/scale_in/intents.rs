@@ -36,26 +36,18 @@ pub trait ScaleIns: Send + Sync + 'static {
 
     /// Whether containers may run on this instance of the group though it has no Node: its Node was deleted, their grace is not over, and no
     /// hook of ours would hold it for that.
-    fn outlives_its_node(&self, _group: &GroupName, _instance: &InstanceId) -> bool {
-        false
-    }
+    fn outlives_its_node(&self, group: &GroupName, instance: &InstanceId) -> bool;
 
     /// Whether this Node names an instance that belongs to another Node: a kubelet came back under another name, or
     /// somebody made the Node up. Such a Node is in no group, or cluster-autoscaler would delete the machine because
     /// this Node is empty or not Ready.
-    fn is_beside(&self, _node: &NodeName, _instance: &InstanceId) -> bool {
-        false
-    }
+    fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool;
 
     /// The provider id of this instance as its Node has it, where it is not written as the AWS cloud provider writes them.
-    fn odd_provider_id(&self, _instance: &InstanceId) -> Option<Box<str>> {
-        None
-    }
+    fn odd_provider_id(&self, instance: &InstanceId) -> Option<Box<str>>;
 
     /// Whether this instance's Node says by its label that it has a GPU, and offers none: it is broken, or not up yet.
-    fn lacks_its_gpu(&self, _instance: &InstanceId) -> bool {
-        false
-    }
+    fn lacks_its_gpu(&self, instance: &InstanceId) -> bool;
 
     /// Whether a scale-in of this instance of the group is under way.
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool;
@@ -243,7 +235,7 @@ impl ScaleIns for Intents {
 
     fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
         self.nodes.has_twins(instance)
-            && self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == *node)
+            && speaker(&self.nodes, instance).is_some_and(|speaker| speaker.name != *node)
     }
 
     fn odd_provider_id(&self, instance: &InstanceId) -> Option<Box<str>> {

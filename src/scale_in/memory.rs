@@ -195,12 +195,24 @@ fn pause_after(task: &Task, failures: u32) -> SignedDuration {
 /// `pause`, plus or minus a fifth.
 pub(super) fn jittered(pause: SignedDuration, task: &Task, tries: u32) -> SignedDuration {
     let mut hasher = DefaultHasher::new();
-    (task, tries).hash(&mut hasher);
+    (task.seed(), tries).hash(&mut hasher);
     let share = 80 + i64::try_from(hasher.finish() % 41).unwrap_or_default();
     SignedDuration::from_millis((pause.as_millis() as i64).saturating_mul(share) / 100)
 }
 
 impl Task {
+    /// A number by which pauses of one task differ from those of another of its kind.
+    fn seed(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match self {
+            Self::Evict(uid) | Self::DeletePod(uid) | Self::Guard(uid) | Self::DaemonSet(uid) => {
+                uid.hash(&mut hasher);
+            }
+            other => std::mem::discriminant(other).hash(&mut hasher),
+        }
+        hasher.finish()
+    }
+
     /// The task an action is a try of; `None` if it is not retried.
     pub fn of(action: &Action) -> Option<Self> {
         Some(match action {
@@ -219,17 +231,6 @@ impl Task {
                 return None;
             }
         })
-    }
-}
-
-impl Hash for Task {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        match self {
-            Self::Evict(uid) | Self::DeletePod(uid) | Self::Guard(uid) | Self::DaemonSet(uid) => {
-                uid.hash(state);
-            }
-            other => std::mem::discriminant(other).hash(state),
-        }
     }
 }
 

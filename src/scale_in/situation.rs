@@ -1,4 +1,4 @@
-//! What a plan depends on: data only.
+//! What a plan depends on: data, and questions. Two of these count what they grant: whose turn it is, and who may evict a pod now.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -48,6 +48,22 @@ impl ScaleIns for Leaving {
         self.will_decrement(instance)
     }
 
+    fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {
+        false
+    }
+
+    fn is_beside(&self, _: &NodeName, _: &InstanceId) -> bool {
+        false
+    }
+
+    fn odd_provider_id(&self, _: &InstanceId) -> Option<Box<str>> {
+        None
+    }
+
+    fn lacks_its_gpu(&self, _: &InstanceId) -> bool {
+        false
+    }
+
     fn leaves(&self, _: &GroupName, instance: &Instance) -> Leaves {
         if self.will_decrement(&instance.id) { Leaves::WithDecrement } else { Leaves::No }
     }

@@ -56,6 +56,22 @@ impl ScaleIns for Empty {
         false
     }
 
+    fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {
+        false
+    }
+
+    fn is_beside(&self, _: &NodeName, _: &InstanceId) -> bool {
+        false
+    }
+
+    fn odd_provider_id(&self, _: &InstanceId) -> Option<Box<str>> {
+        None
+    }
+
+    fn lacks_its_gpu(&self, _: &InstanceId) -> bool {
+        false
+    }
+
     fn leaves(&self, _: &GroupName, _: &Instance) -> Leaves {
         Leaves::No
     }

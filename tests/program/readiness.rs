@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ebbtide::app::block_on;
-use ebbtide::sim::cluster::Verb;
+use ebbtide::sim::cluster::{Fault, Verb};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
@@ -91,6 +91,23 @@ async fn a_program_without_the_right_to_a_watch_is_never_ready() {
         }
         assert_eq!(look_in(admin, "").await.0, "not ready: watches");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_where_a_right_is_missing_the_log_names_the_roles_that_grant_it() {
+    let told = async |trouble: fn(&World)| {
+        let (log, _guard) = captured::log(tracing::Level::WARN);
+        let world = World::plain(1);
+        trouble(&world);
+        let _program = Program::start(&world, config());
+        pass(60).await;
+        let text = log.text();
+        assert!(text.contains("the Lease cannot be read or written"), "{text}");
+        text.contains("grants the rights to it")
+    };
+    assert!(told(|world| world.cluster.forbid(Verb::Get, "leases")).await);
+    assert!(!told(|world| world.cluster.expire_tokens_for(Duration::from_mins(2))).await);
+    assert!(!told(|world| world.cluster.fail_next(100, Verb::Get, "leases", Fault::InternalError)).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -233,6 +233,18 @@ impl ScaleIns for Script<Leaving> {
         self.now().under_way.contains_key(&(group.to_owned().to_string(), instance.to_owned().to_string()))
     }
 
+    fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {
+        false
+    }
+
+    fn is_beside(&self, _: &NodeName, _: &InstanceId) -> bool {
+        false
+    }
+
+    fn odd_provider_id(&self, _: &InstanceId) -> Option<Box<str>> {
+        None
+    }
+
     fn leaves(&self, group: &GroupName, Instance { id: instance, .. }: &Instance) -> Leaves {
         if self.will_decrement(instance) {
             Leaves::WithDecrement
