@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use ebbtide::sim::cluster::Verb;
 use futures::FutureExt as _;
+use scale_in::Mass;
 use stage::{Memory, Program, Size, Stage};
 use tokio::time::{Instant, sleep};
 
@@ -83,11 +84,12 @@ fn main() -> ExitCode {
                 all &= measured(&what, cluster(&program, size, &is_wanted)).await;
             }
         }
-        for (name, nodes, pods) in [("scale-in", 40, 5), ("mass", 300, 30)] {
+        for (name, nodes, pods, budgets) in
+            [("scale-in", 40, 5, 0), ("mass", 300, 30, 0), ("budgets", 300, 30, 100)]
+        {
             if is_wanted(name) {
-                let nodes = nodes / divide as u32;
-                let what = format!("{nodes} nodes × {pods} pods ended at once");
-                all &= measured(&what, scale_in::print(&program, nodes, pods)).await;
+                let mass = Mass { nodes: nodes / divide as u32, pods, budgets };
+                all &= measured(&mass.told(), scale_in::print(&program, mass)).await;
             }
         }
         if is_wanted("curves") {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ebbtide::sim::aws::{Event as AwsEvent, Operation, TerminationCause};
-use ebbtide::sim::cluster::{Event, Verb, daemon_set, pod};
+use ebbtide::sim::cluster::{Event, Verb, budget, daemon_set, pod};
 use jiff::Timestamp;
 
 use crate::row;
@@ -15,18 +15,41 @@ use crate::stage::{Size, Stage};
 const FLUSH: Duration = Duration::from_secs(2);
 const EXIT: u32 = 20;
 
+/// Nodes that end at once, and what is on them.
+#[derive(Clone, Copy)]
+pub(crate) struct Mass {
+    pub(crate) nodes: u32,
+    /// Pods on each node.
+    pub(crate) pods: usize,
+    /// Disruption budgets that share these pods: each has room for all of its own, and its status changes with every eviction.
+    pub(crate) budgets: usize,
+}
+
+impl Mass {
+    /// In words.
+    pub(crate) fn told(self) -> String {
+        let Self { nodes, pods, budgets } = self;
+        let under = if budgets > 0 { format!(" under {budgets} budgets") } else { String::new() };
+        format!("{nodes} nodes × {pods} pods{under} ended at once")
+    }
+}
+
 /// Prints the rows of so many nodes with so many pods each.
-pub(crate) async fn print(program: &Path, nodes: u32, pods: usize) {
+pub(crate) async fn print(program: &Path, mass: Mass) {
+    let Mass { nodes, pods, budgets } = mass;
     let size = Size { groups: 1, nodes };
     let stage = Stage::open(size).await;
     let world = &stage.world;
     world.cluster.add(daemon_set("kube-system/shipper").log_shipper());
+    for n in 0..budgets {
+        world.cluster.add(budget(app(n).as_str()).max_unavailable_percent(100));
+    }
     let names = world.cluster.node_names();
     for (n, node) in names.iter().enumerate() {
         for k in 0..pods {
-            world.cluster.add(
-                pod(format!("web-{n}-{k}").as_str()).cpu_millis(1).memory_mib(1).on(node).exits_after(EXIT),
-            );
+            let one = pod(format!("web-{n}-{k}").as_str()).cpu_millis(1).memory_mib(1).exits_after(EXIT);
+            let app = (n * pods + k).checked_rem(budgets).map_or_else(String::new, app);
+            world.cluster.add(one.label("app", &app).on(node));
         }
     }
     let instances: BTreeMap<String, String> = instances(&stage, &names);
@@ -81,7 +104,7 @@ pub(crate) async fn print(program: &Path, nodes: u32, pods: usize) {
     }
     waits.sort_by(f64::total_cmp);
     let at = |share: f64| waits[((waits.len() - 1) as f64 * share).round() as usize];
-    let what = format!("{nodes} nodes × {pods} pods ended at once");
+    let what = mass.told();
     let since = |at: Option<&Timestamp>| at.map_or(0.0, |at| at.duration_since(look).as_secs_f64());
     row(
         &format!("{what}: evictions"),
@@ -106,6 +129,11 @@ pub(crate) async fn print(program: &Path, nodes: u32, pods: usize) {
             memory.peak
         ),
     );
+}
+
+/// The app of a budget, which has the same name.
+fn app(n: usize) -> String {
+    format!("app-{n}")
 }
 
 fn moments(journal: &[ebbtide::sim::cluster::Entry], such: impl Fn(&Event) -> bool) -> Vec<Timestamp> {

@@ -19,7 +19,7 @@ use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::prices::{Prices, Reader, register_age};
 use crate::provider::{AwsSizing, Expander, Provider, RpcMetrics, Running};
-use crate::scale_in::{Board, EvictionRate, History, Intents, Metrics, Notices, Shared, TakenOut};
+use crate::scale_in::{Board, EvictionRate, History, Intents, Metrics, Notices, Settings, Shared, TakenOut};
 use crate::telemetry::traces::Traces;
 use crate::template::LearnedStore;
 
@@ -107,7 +107,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
         own_pod: own_pod(config, &cluster),
         leadership: leadership(clock.clone()),
-        settings: config.scale_in_settings(),
+        settings: Settings { installation: installation(config, &cluster), ..config.scale_in_settings() },
         pod_events: std::sync::Mutex::default(),
         reports: std::sync::Mutex::default(),
         guards: std::sync::Mutex::default(),
@@ -124,6 +124,11 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         clock,
         stop,
     }
+}
+
+/// What tells this installation's records from those of others: its Lease.
+fn installation(config: &Config, cluster: &Cluster) -> Option<String> {
+    config.election.as_ref().map(|candidate| format!("{}/{}", cluster.own_namespace(), candidate.lease))
 }
 
 fn own_pod(config: &Config, cluster: &Cluster) -> Option<PodName> {
@@ -161,6 +166,7 @@ fn discovery(config: &Config, shared: &Shared) -> Discovery {
         shared.clock.clone(),
         config.refresh_interval,
     )
+    .of_installation(shared.settings.installation.clone())
     .with_settings(config.templates)
     .with_learned(Arc::clone(&shared.learned))
 }

@@ -147,6 +147,9 @@ pub struct Record {
     pub limited_since: Option<Timestamp>,
     /// How it is given back.
     pub release: Release,
+    /// Which installation of ebbtide has begun it: its Lease, `namespace/name`. `None`: one without a Lease, or an old version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installation: Option<String>,
     /// Heartbeat time-out of our hook when it began to hold the instance, in seconds: AWS goes by that, however the hook is changed
     /// later. `None`: it does not hold it, or AWS has not told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,6 +183,7 @@ impl Record {
             ends_at: None,
             limited_since: None,
             release,
+            installation: None,
             heartbeat_timeout_seconds: None,
             empty_since: None,
             terminate_at: None,
@@ -189,6 +193,11 @@ impl Record {
     /// Heartbeat time-out of our hook when it began to hold the instance, if noted.
     pub fn heartbeat_timeout(&self) -> Option<Duration> {
         self.heartbeat_timeout_seconds.map(Duration::from_secs)
+    }
+
+    /// Whether another installation than `ours` has begun it, as far as both are known.
+    pub fn is_of_another(&self, ours: Option<&str>) -> bool {
+        self.installation.as_deref().zip(ours).is_some_and(|(theirs, ours)| theirs != ours)
     }
 
     /// Since when its time is limited as it is now.

@@ -109,6 +109,8 @@ impl Config {
     /// Settings of scale-ins.
     pub fn scale_in_settings(&self) -> Settings {
         Settings {
+            // The namespace is the cluster's.
+            installation: None,
             flush: Flush {
                 default: self.daemonset_flush,
                 longest: self.daemonset_flush + self.daemonset_flush_beyond,

@@ -256,6 +256,13 @@ pub(super) fn needs_worker(
     twins: &[Arc<NodeView>],
     instance: &Membership,
 ) -> bool {
+    // Another installation's, of a group that is none of ours.
+    let record = node.record.as_deref().and_then(|written| written.record());
+    let is_of_another =
+        record.is_some_and(|record| record.is_of_another(shared.settings.installation.as_deref()));
+    if is_of_another && !matches!(instance, Membership::In { .. }) {
+        return false;
+    }
     let is_noticed =
         node.instance.as_ref().is_some_and(|instance| shared.notices.expected(instance).is_some());
     let is_reported = node.drain_state.is_some_and(|state| state != DrainState::Over);

@@ -182,6 +182,7 @@ impl Intents {
             let ours = our_limit(self.groups.latest().as_deref(), &self.settings, group);
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
+            record.installation.clone_from(&self.settings.installation);
             let before = view.scale_in();
             record.ends_at = before.and_then(|before| before.ends_at);
             record.terminate_at = before.and_then(|before| before.terminate_at);

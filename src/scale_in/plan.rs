@@ -386,7 +386,8 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
 
 /// Begins a scale-in, which a hook may limit that holds the instance.
 fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut Plan) {
-    let mut record = Record { ends_at: end_of(s, &record.instance), ..record };
+    let installation = s.settings.installation.clone();
+    let mut record = Record { ends_at: end_of(s, &record.instance), installation, ..record };
     record.release_by = deadline::limit(s.our_limit, &record, held);
     let until = record.release_by.map(|by| s.theirs(by));
     let event = events::draining(record.cause, &record.instance, until);

@@ -12,6 +12,8 @@ use crate::clock::{later, signed};
 /// Settings of scale-ins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
+    /// This installation: its Lease, `namespace/name`. `None`: it has none.
+    pub installation: Option<String>,
     /// Flush times.
     pub flush: Flush,
     /// How long to wait for pods that asked not to be disturbed, unless cluster-autoscaler asked for the drain; `None`: as
@@ -52,6 +54,7 @@ impl Default for Settings {
         let default = Duration::from_secs(5);
         let longest = default + Duration::from_mins(2);
         Self {
+            installation: None,
             flush: Flush { default, longest, namespaces: BTreeSet::new() },
             patience: None,
             drain_timeout: None,

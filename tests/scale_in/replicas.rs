@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use ebbtide::aws::Aws;
+use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
+use ebbtide::groups::selector::Selectors;
 use ebbtide::sim::aws::Operation;
 use ebbtide::sim::cluster::{Cluster, Fault, Verb, budget, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
@@ -126,6 +128,26 @@ async fn a_leader_whose_own_node_goes_hands_over_before_its_pod_is_asked_and_tri
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
         assert_eq!(holder(&scene), "ebbtide-1", "and it keeps it");
+    }
+}
+
+/// Another Lease, and groups of its own: what the first one's records say is none of its business.
+#[tokio::test(start_paused = true)]
+async fn two_installations_in_a_cluster_leave_each_others_nodes_alone() {
+    for cause in [Cause::Group, Cause::Autoscaler, Cause::Operator] {
+        let scene = Scene::with(held_group(3, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        let election = config().election.map(|candidate| Candidate { lease: "another".into(), ..candidate });
+        let selectors = Selectors::parse([""; 0], ["asg:tag=of-another"]).expect("well-formed");
+        let _another = Program::start(&scene.world, Config { election, selectors, ..other() });
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(notes(&scene.world, &machine, "ScaleInNotBelieved"), [""; 0]);
+        assert_eq!(notes(&scene.world, &machine, "ScaleInFlushing").len(), 1);
+        assert!(scene.world.aws.calls(TERMINATE) <= 1);
     }
 }
 

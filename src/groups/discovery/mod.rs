@@ -61,6 +61,7 @@ pub struct Discovery {
     nodes: Arc<Nodes>,
     clock: Clock,
     interval: Duration,
+    installation: Option<String>,
     memory: Mutex<Memory>,
 }
 
@@ -94,7 +95,15 @@ impl Discovery {
         clock: Clock,
         interval: Duration,
     ) -> Self {
-        Self { aws, selectors, groups, hooks, nodes, clock, interval, memory: Mutex::default() }
+        let (installation, memory) = (None, Mutex::default());
+        Self { aws, selectors, groups, hooks, nodes, clock, interval, installation, memory }
+    }
+
+    /// For the installation that records name so.
+    #[must_use]
+    pub fn of_installation(mut self, installation: Option<String>) -> Self {
+        self.installation = installation;
+        self
     }
 
     /// With these choices about templates.
@@ -256,7 +265,7 @@ impl Discovery {
         memory: &mut Memory,
     ) -> Result<(), AwsError> {
         memory.selected.extend(described.keys().cloned());
-        let on_record = on_record(&self.nodes);
+        let on_record = on_record(&self.nodes, self.installation.as_deref());
         let is_going = |instance: &Instance| instance.lifecycle.is_leaving() || instance.lifecycle.is_held();
         let view = self.groups.latest();
         let seen = view.iter().flat_map(|view| view.groups.values());

@@ -4,13 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::Nodes;
+use crate::cluster::record::Record;
 use crate::k8s::{GroupName, InstanceId};
 
-/// Instances whose scale-in is on record on a Node, by group.
-pub(super) fn on_record(nodes: &Nodes) -> BTreeMap<GroupName, BTreeSet<InstanceId>> {
+/// Instances whose scale-in is on record on a Node, by group, without those of other installations than `ours`.
+pub(super) fn on_record(nodes: &Nodes, ours: Option<&str>) -> BTreeMap<GroupName, BTreeSet<InstanceId>> {
     let mut by_group: BTreeMap<GroupName, BTreeSet<InstanceId>> = BTreeMap::new();
     for node in nodes.all() {
-        if let Some(record) = node.scale_in().filter(|record| is_group_name(&record.group)) {
+        let counts = |record: &&Record| is_group_name(&record.group) && !record.is_of_another(ours);
+        if let Some(record) = node.scale_in().filter(counts) {
             by_group.entry(record.group.clone()).or_default().insert(record.instance.clone());
         }
     }
@@ -31,16 +33,18 @@ mod tests {
 
     use super::*;
     use crate::cluster::NodeView;
-    use crate::cluster::record::{self, Cause, Record, Release};
+    use crate::cluster::record::{self, Cause, Release};
 
     #[test]
-    fn what_no_group_can_be_called_is_not_asked_for() {
+    fn what_no_group_can_be_called_is_not_asked_for_nor_what_is_of_another_installation() {
         let nodes = Nodes::default();
         let requested_at = Timestamp::from_second(1_700_000_000).expect("in range");
         let (long, beyond) = ("x".repeat(256), "\u{1f30a}".repeat(200));
         let refused = ["", &long, &beyond, "web\n", "web\u{ffff}"];
-        for (n, group) in refused.into_iter().chain(["web"]).enumerate() {
+        let records = refused.into_iter().chain(["web"]).map(|group| (group, "kube-system/ebbtide"));
+        for (n, (group, of)) in records.chain([("other", "web/ebbtide")]).enumerate() {
             let record = Record::new(Cause::Autoscaler, group, "i-1", Release::Terminate, requested_at);
+            let record = Record { installation: Some(of.into()), ..record };
             nodes.apply(NodeView {
                 name: format!("n-{n}").as_str().into(),
                 instance: Some("i-1".into()),
@@ -48,6 +52,8 @@ mod tests {
                 ..NodeView::default()
             });
         }
-        assert_eq!(on_record(&nodes), [("web".into(), ["i-1".into()].into())].into());
+        let known = on_record(&nodes, Some("kube-system/ebbtide"));
+        assert_eq!(known, [("web".into(), ["i-1".into()].into())].into());
+        assert!(on_record(&nodes, None).contains_key("other"), "who has no Lease knows no others");
     }
 }
