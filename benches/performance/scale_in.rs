@@ -42,7 +42,7 @@ pub(crate) async fn print(program: &Path, mass: Mass) {
     let world = &stage.world;
     world.cluster.add(daemon_set("kube-system/shipper").log_shipper());
     for n in 0..budgets {
-        world.cluster.add(budget(app(n).as_str()).max_unavailable_percent(100));
+        world.cluster.add(budget(app(n).as_str()).min_available(0));
     }
     let names = world.cluster.node_names();
     for (n, node) in names.iter().enumerate() {

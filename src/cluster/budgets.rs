@@ -42,6 +42,16 @@ impl From<&Budget> for BudgetSeen {
     }
 }
 
+/// Whether these budgets, now `known` by name, may have room since they were seen so: one of them has changed, and none is without. One that
+/// has gone has room.
+pub fn may_have_room(seen: &[BudgetSeen], known: impl Fn(&str) -> Option<Arc<Budget>>) -> bool {
+    let known: Vec<_> = seen.iter().map(|seen| (seen, known(&seen.name))).collect();
+    let has_changed = known
+        .iter()
+        .any(|(seen, now)| now.as_ref().is_none_or(|now| now.resource_version != seen.resource_version));
+    has_changed && known.iter().all(|(_, now)| now.as_ref().is_none_or(|now| now.room > 0))
+}
+
 impl Budget {
     /// `namespace/name`.
     pub fn full_name(&self) -> String {

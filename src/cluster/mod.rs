@@ -28,7 +28,7 @@ mod watches;
 
 pub(crate) use answer::CHANGED_WITHIN;
 pub use answer::{Answer, ApiError};
-pub use budgets::{Attachment, Budget, BudgetSeen, Existing};
+pub use budgets::{Attachment, Budget, BudgetSeen, Existing, may_have_room};
 pub use calls::About;
 #[cfg(test)]
 pub(crate) use calls::NOTE_LIMIT;

@@ -181,6 +181,11 @@ impl<V> Store<V> {
         prefixed.filter(|(_, value)| wanted(value)).map(|(_, value)| Arc::clone(value)).collect()
     }
 
+    /// The object of this key.
+    pub fn get(&self, key: &str) -> Option<Arc<V>> {
+        self.lock().get(key).cloned()
+    }
+
     /// How many objects `wanted` accepts.
     pub fn count(&self, wanted: impl Fn(&V) -> bool) -> usize {
         self.lock().values().filter(|value| wanted(value)).count()

@@ -313,19 +313,17 @@ fn try_eviction(
     plan: &mut Plan,
 ) -> WaitReason {
     let task = Task::Evict(pod.uid.clone());
-    let budgets = (s.budgets)(pod);
-    let seen: Vec<_> = budgets.iter().map(|budget| BudgetSeen::from(&**budget)).collect();
     let refusal = s.memory.refusals.get(&pod.uid);
     // Do not wait for the next try if the budget has changed since it refused, and has room.
-    let has_room = refusal.is_some_and(|refusal| refusal.by == Obstacle::Budget && refusal.budgets != seen)
-        && budgets.iter().all(|budget| budget.room > 0);
+    let has_room =
+        refusal.is_some_and(|refusal| refusal.by == Obstacle::Budget && (s.have_room)(&refusal.budgets));
     let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
     let returned = has_returned(s, record, pod);
     let evict = || Action::Evict {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
         grace: grace_to_ask(time.limit, pod.grace_seconds, s.now),
-        budgets: seen.clone(),
+        budgets: (s.budgets)(pod).iter().map(|budget| BudgetSeen::from(&**budget)).collect(),
         owner: pod.owner(),
         returned,
     };

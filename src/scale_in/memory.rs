@@ -26,6 +26,10 @@ use crate::telemetry::chain;
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
 const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
+/// The same after many refusals by a budget that is watched: when it has room, the pod is tried at once. Hundreds of nodes whose budgets have
+/// none for hours are to cost the API server less than a `kubectl drain` of each.
+const BLOCKED_FOR_LONG: SignedDuration = SignedDuration::from_secs(30);
+
 /// Flow control lets through sooner than after as many tries.
 const BUSY_IN_A_ROW: u32 = 3;
 
@@ -430,11 +434,20 @@ impl Memory {
                 // A webhook that says so for ever: no more often than a budget.
                 (text, Obstacle::Busy, Some(pause.max(jittered(BLOCKED, &task, tries))))
             }
-            Answer::Blocked(text) => (text, Obstacle::Budget, Some(jittered(BLOCKED, &task, tries))),
+            Answer::Blocked(text) => {
+                let longest = if budgets.is_empty() { BLOCKED } else { BLOCKED_FOR_LONG };
+                let pause = backoff(tries + 1, BLOCKED.unsigned_abs(), longest.unsigned_abs());
+                (text, Obstacle::Budget, Some(jittered(signed(pause), &task, tries)))
+            }
             Answer::Unclear(text) => (text, Obstacle::Other, None),
         };
         self.refusals.insert(uid, Refusal { budgets, text, by });
         self.failed(&task, now, pause);
+    }
+
+    /// Whether a budget has refused the eviction of a pod that is there still.
+    pub fn is_blocked_by_a_budget(&self) -> bool {
+        self.refusals.values().any(|refusal| refusal.by == Obstacle::Budget)
     }
 
     /// Notes the API server's answer to the deletion of a pod.

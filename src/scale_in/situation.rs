@@ -22,7 +22,7 @@ use super::record::{Phase, Record, Written};
 use super::settings::Settings;
 use crate::aws::Lifecycle;
 use crate::clock::later;
-use crate::cluster::{Budget, NodeView, PodName, PodView, Ready};
+use crate::cluster::{Budget, BudgetSeen, NodeView, PodName, PodView, Ready};
 use crate::groups::hooks::HookState;
 
 /// Whether a wish may be carried out now.
@@ -68,7 +68,9 @@ pub struct Situation<'a> {
     pub are_kubelets_cut_off: bool,
     /// Whether the watch shows a DaemonSet of this UID.
     pub daemon_set_is_seen: &'a dyn Fn(&str) -> bool,
-    /// The budgets that cover a pod.
+    /// Whether budgets of which one had no room may have by now.
+    pub have_room: &'a dyn Fn(&[BudgetSeen]) -> bool,
+    /// The budgets that cover a pod. Costly: each of the namespace is matched.
     pub budgets: &'a dyn Fn(&PodView) -> Vec<Arc<Budget>>,
     /// The group's limit on scale-ins.
     pub our_limit: OurLimit,

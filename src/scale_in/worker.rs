@@ -40,7 +40,7 @@ use super::situation::Situation;
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
-use crate::cluster::{CHANGED_WITHIN, NodeView, PodView, Seen, Sink, deliver};
+use crate::cluster::{CHANGED_WITHIN, NodeView, PodView, Seen, Sink, deliver, may_have_room};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -272,7 +272,8 @@ impl Worker {
                 () = follow.notified() => {}
                 () = evictions_turn.notified() => {}
                 Ok(()) = groups.changed() => {}
-                Ok(()) = budgets.changed() => {}
+                // There are thousands of changes in a minute when many nodes drain: one for each eviction that they cover.
+                Ok(()) = budgets.changed(), if self.memory.is_blocked_by_a_budget() => {}
                 Ok(()) = daemon_sets.changed() => {}
                 Ok(()) = attachments.changed() => {}
                 Ok(()) = holds.changed() => {}
@@ -330,6 +331,7 @@ impl Worker {
                 // Until DaemonSets are listed, a pod that says it belongs to one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)
             },
+            have_room: &|seen| may_have_room(seen, |name| self.shared.budgets.get(name)),
             budgets: &|pod| self.shared.budgets.covering(pod),
             our_limit: look.our_limit,
             own_pod: self.shared.own_pod.as_ref(),

@@ -17,7 +17,7 @@ async fn a_blocked_pod_is_named_with_its_budget_and_goes_as_soon_as_there_is_roo
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.pass_some(seconds(203)).await;
     let refused = moments(&scene.world, |e| matches!(e, Event::EvictionRefused { .. })).len();
-    assert!((30..=60).contains(&refused), "{refused} tries in 200 s");
+    assert!((7..=14).contains(&refused), "{refused} tries in 200 s");
     let notes = notes(&scene.world, &machine, "ScaleInBlocked");
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("default/web") && notes[0].contains("pod default/web "), "{notes:?}");

@@ -207,6 +207,7 @@ impl<'a> Model<'a> {
             is_relisting: false,
             are_kubelets_cut_off: false,
             daemon_set_is_seen: &|uid| self.facts.daemon_sets.as_ref().is_none_or(|all| all.contains(uid)),
+            have_room: &|_| false,
             budgets: &|pod| self.facts.budgets.covering(pod),
             our_limit: OurLimit::of(member.and_then(|member| member.drain_timeout), &self.settings),
             own_pod: None,

@@ -356,6 +356,20 @@ fn what_cluster_autoscaler_has_just_asked_for_is_announced_once() {
     assert!(!reasons(&scene.plan()).contains(&"ScaleInDraining"));
 }
 
+/// Hundreds of nodes make a plan for each of thousands of evictions.
+#[test]
+fn which_budgets_cover_a_pod_is_asked_when_it_is_to_be_evicted_and_not_again() {
+    let mut scene = node().by_autoscaler().with(pod("web").labelled("web")).budget("web", 1, "7");
+    scene.plan();
+    for _ in 0..10 {
+        scene.plan();
+    }
+    assert_eq!(scene.budgets_asked.get(), 1, "the eviction is under way");
+    scene.blocked("web");
+    scene.plan();
+    assert_eq!(scene.budgets_asked.get(), 1, "it was refused, and the budget has not changed");
+}
+
 #[test]
 fn nothing_is_decided_before_the_pods_are_known() {
     let mut scene = node().by_autoscaler();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::{elapsed, later};
 use crate::cluster::{
-    Answer, Budget, BudgetSeen, DaemonOwner, DrainState, NodeView, PodName, PodView, Project,
+    Answer, Budget, BudgetSeen, DaemonOwner, DrainState, NodeView, PodName, PodView, Project, may_have_room,
 };
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
@@ -102,6 +102,8 @@ pub(super) struct Scene {
     pub(super) version: u64,
     pub(super) pods: Option<BTreeMap<String, PodView>>,
     pub(super) budgets: Vec<Arc<Budget>>,
+    /// How often it was asked which of them cover a pod.
+    pub(super) budgets_asked: Cell<usize>,
     pub(super) own_pod: Option<PodName>,
     pub(super) attachments: usize,
     pub(super) is_relisting: bool,
@@ -163,6 +165,7 @@ pub(super) fn node() -> Scene {
         version: 1,
         pods: Some(BTreeMap::new()),
         budgets: Vec::new(),
+        budgets_asked: Cell::new(0),
         own_pod: None,
         attachments: 0,
         is_relisting: false,
@@ -303,7 +306,13 @@ impl Scene {
             is_relisting: self.is_relisting,
             are_kubelets_cut_off: self.are_kubelets_cut_off,
             daemon_set_is_seen: &|uid| uid == "ds",
-            budgets: &|pod| budgets.iter().filter(|budget| budget.covers(pod)).cloned().collect(),
+            have_room: &|seen| {
+                may_have_room(seen, |name| budgets.iter().find(|budget| budget.full_name() == name).cloned())
+            },
+            budgets: &|pod| {
+                self.budgets_asked.set(self.budgets_asked.get() + 1);
+                budgets.iter().filter(|budget| budget.covers(pod)).cloned().collect()
+            },
             our_limit: OurLimit::of(None, &self.settings),
             own_pod: self.own_pod.as_ref(),
             attachments: self.attachments,

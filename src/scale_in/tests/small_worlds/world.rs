@@ -320,6 +320,7 @@ impl World {
             is_relisting: false,
             are_kubelets_cut_off: false,
             daemon_set_is_seen: &|_| true,
+            have_room: &|_| false,
             budgets: &|_| Vec::new(),
             our_limit: OurLimit::of(None, &settings),
             own_pod: None,
