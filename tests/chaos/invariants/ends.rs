@@ -112,6 +112,9 @@ fn is_at_minimum(history: &History, node: &Node) -> bool {
     group.is_some_and(|group| group.desired < group.min + if weighs(&group.name) { 2 } else { 1 })
 }
 
+/// As many heartbeats in a row that AWS does not hear are a hold that nobody can keep.
+const TRIES: usize = 3;
+
 /// An instance is still held by our hook; ours timed out though somebody was there; somebody else's was touched.
 pub(super) fn hooks(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -146,7 +149,8 @@ pub(super) fn hooks(history: &History) -> Vec<Violation> {
                 if hook == OURS
                     && history.was_there(group, entry.at)
                     && !history.is_warm(instance, n)
-                    && !history.is_of_unknown_age(instance, n) =>
+                    && !history.is_of_unknown_age(instance, n)
+                    && history.hold_by_heartbeats(instance, entry.at).1 < TRIES =>
             {
                 found.push(Violation {
                     at: entry.at,

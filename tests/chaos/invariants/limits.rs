@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use ebbtide::sim::aws::{self, Transition};
+use ebbtide::sim::aws::{self, Operation, Outcome, Transition};
 use ebbtide::sim::cluster::{Event, NodeChange};
 
 use crate::history::{History, Note};
@@ -134,18 +134,54 @@ impl History {
         self.requested(instance).into_iter().chain(notices).chain(held).filter(|moment| *moment <= at).max()
     }
 
+    /// Until when our hook holds an instance by what AWS had heard at a moment, and how many heartbeats have failed since.
+    pub(super) fn hold_by_heartbeats(&self, instance: &str, at: Timestamp) -> (Option<Timestamp>, usize) {
+        let (mut until, mut failed) = (None, 0);
+        for entry in self.aws.iter().take_while(|entry| entry.at <= at) {
+            match &entry.what {
+                aws::Event::EnteredWait { group, instance: id, hook, .. }
+                    if id == instance && hook == OURS =>
+                {
+                    let shortest = self.heartbeats(group, Timestamp::MIN, Timestamp::MAX).min();
+                    let seconds = shortest.unwrap_or(SHORTEST_HEARTBEAT);
+                    (until, failed) = (Some(entry.at + SignedDuration::from_secs(i64::from(seconds))), 0);
+                }
+                aws::Event::Heartbeat { instance: id, until: renewed, .. } if id == instance => {
+                    (until, failed) = (Some(*renewed), 0);
+                }
+                aws::Event::Called {
+                    operation: Operation::RecordLifecycleActionHeartbeat,
+                    arguments,
+                    outcome,
+                } if *outcome != Outcome::Answered
+                    && arguments.get("InstanceId").is_some_and(|id| id == instance) =>
+                {
+                    failed += 1;
+                }
+                _ => {}
+            }
+        }
+        (until, failed)
+    }
+
     /// Whether pods on the instance with this grace may be cut into at a moment.
     pub(super) fn time_is_up(&self, instance: &str, grace: i64, at: Timestamp) -> bool {
-        let Some(deadline) = self.deadline(instance) else { return false };
         let requested = self.requested(instance).unwrap_or(at);
-        // A deadline is shared out among orders: earlier ones lose up to half of the time.
         let has_orders = self.scenario.workloads.iter().any(|workload| workload.order.is_some());
-        let share = if has_orders { deadline.duration_since(requested) / 2 } else { SignedDuration::ZERO };
         // DaemonSet pods that are asked have their grace after the flush.
         let flush = i64::from(self.scenario.program.flush) + 30;
         // Some graces fit into no time, and into no sum.
         let grace = SignedDuration::from_secs(grace.max(0)).min(FAR_AHEAD + FAR_AHEAD);
-        let kept = grace + SignedDuration::from_secs(flush) + MARGIN + share;
-        at + kept >= deadline
+        let is_up = |deadline: Timestamp| {
+            // A deadline is shared out among orders: earlier ones lose up to half of the time.
+            let share =
+                if has_orders { deadline.duration_since(requested) / 2 } else { SignedDuration::ZERO };
+            at + grace + SignedDuration::from_secs(flush) + MARGIN + share >= deadline
+        };
+        let is_not_renewed = || {
+            let (until, failed) = self.hold_by_heartbeats(instance, at);
+            failed > 0 && until.is_some_and(is_up)
+        };
+        self.deadline(instance).is_some_and(is_up) || is_not_renewed()
     }
 }
