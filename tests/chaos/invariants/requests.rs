@@ -65,7 +65,7 @@ const MOST: &[Most] = &[
     most(Verb::Patch, "nodes/status", 0, 6, 0).twice_for_newcomers(),
     // A DaemonSet that no watch shows is asked for by name.
     most(Verb::Get, "daemonsets", 0, 0, 2),
-    // A budget's refusal is tried again every 5 s.
+    // Flow control's refusal, and that by a budget nobody can name, is tried again every 5 s.
     most(Verb::Create, "pods/eviction", 0, 0, 13),
     // At a deadline, and whoever wants to be asked after the flush; guards.
     most(Verb::Patch, "pods/status", 0, 0, 4),
