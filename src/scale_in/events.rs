@@ -301,7 +301,7 @@ pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> N
     normal(Reason::Waiting, "load balancers", format!("waiting until {until:.0} at most: {what}"))
 }
 
-/// The watch of the node's pods is broken.
+/// The API server does not list the node's pods, be it at all or anew since the watch of them broke.
 pub(super) fn waiting_for_a_list() -> NodeEvent {
     let note = "the API server does not list the node's pods: who is on the node is not known, nobody else is asked to leave, and nothing \
                 is released before its time is up";

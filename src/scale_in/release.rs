@@ -382,7 +382,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     hold_of_another(s, record, group, *lifecycle, *seen, plan);
 }
 
-/// Tells, after a while, that only pods that cannot be listed hold the release.
+/// Tells, after a while, that pods that cannot be listed hold the drain, or its release.
 pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let slow = record.phase_since + UNLISTED;
     if slow > s.now {

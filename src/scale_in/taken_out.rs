@@ -43,7 +43,8 @@ impl TakenOut {
         Arc::clone(looks.entry(group.clone()).or_default())
     }
 
-    /// Whether the desired capacity does not count the instance any more. `None`: AWS does not say. Where it has not answered for [`PATIENCE`], no.
+    /// Whether the desired capacity does not count the instance any more. `None`: AWS does not say, or leaves it out. Where it has not
+    /// answered for [`PATIENCE`], no.
     pub(super) async fn shows(
         &self,
         instance: &InstanceId,

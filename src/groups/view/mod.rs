@@ -136,7 +136,8 @@ impl Groups {
     }
 
     /// Locks a group to accept scale-ins of its nodes, or to give up what never came: both must leave the minimum. A node that
-    /// cluster-autoscaler has drained waits for no termination of another one so. Taken before [`Groups::lock`] where both are.
+    /// cluster-autoscaler has drained waits for no termination of another one so, nor for another one's record: what is accepted counts as
+    /// soon as that is decided. Taken before [`Groups::lock`] where both are.
     pub async fn accepting(&self, group: &GroupName) -> GroupLock {
         self.accepting.of(group).await
     }
