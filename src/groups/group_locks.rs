@@ -1,6 +1,7 @@
 //! A lock for each group: the size a change was decided from holds until the change is done.
 //!
-//! Setting a size takes the lock alone, because a size is absolute. Terminations with a decrement share it.
+//! Setting a size takes the lock alone, because a size is absolute. Terminations with a decrement share it. Whoever holds it waits for
+//! nothing but the calls of that change: cluster-autoscaler backs a group off that it cannot raise within a few seconds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +19,14 @@ pub(super) struct GroupLocks(Mutex<HashMap<GroupName, Arc<RwLock<()>>>>);
 pub struct GroupLock {
     group: GroupName,
     _held: Arc<OwnedRwLockWriteGuard<()>>,
+}
+
+/// Locks of one group whose size goes down: that of its instances' protection, which outlasts the change, and that of its size.
+#[derive(Clone, Debug)]
+pub struct LowerLock {
+    pub(super) protection: GroupLock,
+    /// To be given back as soon as the size is set.
+    pub(super) size: GroupLock,
 }
 
 /// Lock of one group that terminations share. Released when dropped.
@@ -38,6 +47,13 @@ impl GroupLocks {
     fn lock(&self, group: &GroupName) -> Arc<RwLock<()>> {
         let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(locks.entry(group.clone()).or_default())
+    }
+}
+
+impl LowerLock {
+    /// The lock of the size alone.
+    pub fn size(&self) -> &GroupLock {
+        &self.size
     }
 }
 

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use group_locks::{GroupLock, SharedGroupLock};
+pub use group_locks::{GroupLock, LowerLock, SharedGroupLock};
 pub use metrics::register;
 pub use view::{Change, Groups, Stale};
 

@@ -12,7 +12,7 @@ use super::{Running, Sizing, SizingError};
 use crate::aws::{Aws, AwsError};
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
-use crate::groups::{Change, Group, GroupLock, Groups};
+use crate::groups::{Change, Group, GroupLock, Groups, LowerLock};
 use crate::k8s::InstanceId;
 
 /// Reads and sets sizes at AWS.
@@ -62,30 +62,29 @@ impl Sizing for AwsSizing {
         Ok(Group { asg: Arc::new(asg), ..group.clone() })
     }
 
-    async fn set_desired(
+    async fn raise(&self, lock: &GroupLock, from: i32, to: i32) -> Result<(), SizingError> {
+        let (aws, protection, lock) = (self.aws.clone(), Arc::clone(&self.protection), lock.clone());
+        let set = self.running.start(async move {
+            let set = aws.set_desired(lock.group(), to).await;
+            if set.is_ok() {
+                protection.note(Change::Desired { group: lock.group().to_owned(), from, to });
+            }
+            set
+        });
+        self.heard(set).await
+    }
+
+    async fn lower(
         &self,
-        lock: &GroupLock,
+        lock: &LowerLock,
         from: i32,
         to: i32,
         protect: &[InstanceId],
     ) -> Result<(), SizingError> {
-        let (answer, result) = oneshot::channel();
-        let (lock, protect) = (lock.clone(), protect.to_vec());
-        if to >= from {
-            let (aws, protection) = (self.aws.clone(), Arc::clone(&self.protection));
-            self.running.spawn(async move {
-                let set = aws.set_desired(lock.group(), to).await;
-                if set.is_ok() {
-                    protection.note(Change::Desired { group: lock.group().to_owned(), from, to });
-                }
-                // Nobody listens if the caller has given up.
-                let _ = answer.send(set);
-            });
-        } else {
-            let protection = Arc::clone(&self.protection);
-            self.running.spawn(async move { protection.lower(lock, (from, to), protect, answer).await });
-        }
-        self.heard(result).await
+        let (answer, set) = oneshot::channel();
+        let (protection, lock, protect) = (Arc::clone(&self.protection), lock.clone(), protect.to_vec());
+        self.running.spawn(async move { protection.lower(lock, (from, to), protect, answer).await });
+        self.heard(set).await
     }
 
     async fn terminate(
@@ -94,19 +93,17 @@ impl Sizing for AwsSizing {
         instance: &InstanceId,
         decrement: bool,
     ) -> Result<(), SizingError> {
-        let (answer, result) = oneshot::channel();
         let (aws, lock, instance) = (self.aws.clone(), lock.clone(), instance.to_owned());
         let protection = Arc::clone(&self.protection);
-        self.running.spawn(async move {
+        let terminated = self.running.start(async move {
             let terminated = aws.terminate(&instance, decrement).await;
             if terminated.is_ok() {
                 protection.note(Change::Terminated { group: lock.group().to_owned(), instance, decrement });
             }
-            // Nobody listens if the caller has given up.
-            let _ = answer.send(terminated);
             drop(lock);
+            terminated
         });
-        self.heard(result).await
+        self.heard(terminated).await
     }
 }
 

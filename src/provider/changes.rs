@@ -9,7 +9,6 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream;
-use tokio::sync::oneshot;
 use tonic::Code;
 
 use super::deadline::Deadline;
@@ -19,7 +18,7 @@ use super::terminations::Sent;
 use super::{Provider, RpcError, SizingError};
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
-use crate::groups::{Change, Group, GroupLock, Groups, Snapshot};
+use crate::groups::{Change, Group, GroupLock, Groups, LowerLock, Snapshot};
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::{Accepted, IntentError};
 
@@ -58,7 +57,10 @@ impl Provider {
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
         let fresh = self.fresh_group(deadline, group).await?;
         let to = decide(&fresh)?;
-        self.set_desired(deadline, &lock, &fresh, to, &[]).await
+        let (name, from) = (&fresh.asg.name, fresh.asg.desired);
+        self.set(deadline, &fresh, to, self.sizing.raise(&lock, from, to)).await?;
+        self.groups.note_asked_for(name);
+        Ok(())
     }
 
     /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the last requested first. Those
@@ -69,7 +71,7 @@ impl Provider {
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         // The minimum is kept with what is accepted meanwhile.
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;
-        let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
+        let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(group)).await?;
         let missing = self.missing(group)?;
         let fresh = self.fresh_group(deadline, group).await?;
         let to = decide(&fresh)?;
@@ -128,7 +130,7 @@ impl Provider {
             return finish(stay, accepts).await;
         }
 
-        let lock = deadline.call(OTHER_CHANGE, self.groups.lock(name)).await?;
+        let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(name)).await?;
         let (mut deletion, missing) = read()?;
         let mut failed = stay(&deletion);
         if !deletion.is_of_nodes_alone() {
@@ -147,7 +149,7 @@ impl Provider {
             }
         }
 
-        let lock = &lock;
+        let lock = lock.size();
         let terminate = deletion.unregistered.into_iter().map(|instance| {
             async move {
                 let done = self.terminate(deadline, lock, &instance).await;
@@ -162,13 +164,15 @@ impl Provider {
     async fn give_up(
         &self,
         deadline: Deadline,
-        lock: &GroupLock,
+        lock: &LowerLock,
         group: &Group,
         to: i32,
         placeholders: &[usize],
     ) -> Result<(), RpcError> {
         self.placeholders.giving_up(&group.asg.name, placeholders);
-        let done = self.set_desired(deadline, lock, group, to, &to_protect(&group.asg)).await;
+        let protect = to_protect(&group.asg);
+        let call = self.sizing.lower(lock, group.asg.desired, to, &protect);
+        let done = self.set(deadline, group, to, call).await;
         match &done {
             Ok(()) => self.placeholders.given_up(&group.asg.name),
             Err(error) => {
@@ -189,22 +193,18 @@ impl Provider {
         Ok(fresh)
     }
 
-    async fn set_desired(
+    /// Waits for the call that sets the size.
+    async fn set(
         &self,
         deadline: Deadline,
-        lock: &GroupLock,
         group: &Group,
         to: i32,
-        protect: &[InstanceId],
+        call: impl Future<Output = Result<(), SizingError>>,
     ) -> Result<(), RpcError> {
         let unsure = RefreshOnDrop::of(&self.groups);
-        let (name, from) = (&group.asg.name, group.asg.desired);
-        deadline.call("setting the size", self.sizing.set_desired(lock, from, to, protect)).await??;
+        deadline.call("setting the size", call).await??;
         unsure.settled();
-        if to > from {
-            self.groups.note_asked_for(name);
-        }
-        tracing::info!(group = %name, from, to, "desired capacity set");
+        tracing::info!(group = %group.asg.name, from = group.asg.desired, to, "desired capacity set");
         Ok(())
     }
 
@@ -252,10 +252,9 @@ impl Provider {
         node: NodeToDrain,
         accepted: BoxFuture<'static, Result<Accepted, IntentError>>,
     ) -> Result<(), RpcError> {
+        let group = group.clone();
         let recorded = async {
-            let (answer, recorded) = oneshot::channel();
-            let group = group.clone();
-            self.running.spawn(async move {
+            let record = async move {
                 let accepted = accepted.await;
                 if matches!(accepted, Ok(Accepted::New)) {
                     tracing::info!(
@@ -265,10 +264,9 @@ impl Provider {
                         "scale-in accepted"
                     );
                 }
-                // Nobody listens if the caller has given up.
-                let _ = answer.send(accepted);
-            });
-            recorded.await
+                accepted
+            };
+            self.running.start(record).await
         };
         match deadline.call(RECORDING, recorded).await? {
             Ok(accepted) => accepted.map(drop).map_err(RpcError::from),

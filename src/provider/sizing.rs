@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::groups::{Group, GroupLock};
+use crate::groups::{Group, GroupLock, LowerLock};
 use crate::k8s::{GroupName, InstanceId};
 
 /// Reads and changes sizes of Auto Scaling groups.
@@ -15,12 +15,15 @@ pub trait Sizing: Send + Sync + 'static {
     /// new; what discovery computed (the template, say) is kept.
     async fn current(&self, group: &Group) -> Result<Group, SizingError>;
 
-    /// Sets the desired capacity of the locked group to `to`; `from` is what [`Sizing::current`] said last. The
-    /// instances in `protect` are protected from scale-in until AWS has acted on the new size. Work that outlives the
+    /// Raises the desired capacity of the locked group to `to`; `from` is what [`Sizing::current`] said last. Work that outlives the
     /// call keeps the lock.
-    async fn set_desired(
+    async fn raise(&self, lock: &GroupLock, from: i32, to: i32) -> Result<(), SizingError>;
+
+    /// Lowers it to `to`. The instances in `protect` are protected from scale-in until AWS has acted on the new size. Work that outlives
+    /// the call keeps the locks, that of the size no longer than it needs it.
+    async fn lower(
         &self,
-        lock: &GroupLock,
+        lock: &LowerLock,
         from: i32,
         to: i32,
         protect: &[InstanceId],

@@ -8,8 +8,9 @@ use super::context::{Shared, will_decrement};
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;
+use super::taken_out::RECENT;
 use crate::aws::{AwsError, Operation};
-use crate::clock::later;
+use crate::clock::{elapsed, later};
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
@@ -34,7 +35,6 @@ pub(super) async fn as_noted(
     if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &one.group).await {
         return Outcome::NotHeld { noted_at, unknown };
     }
-    let lock = shared.groups.shared_lock(&one.group).await;
     let may_be_sent = || {
         let is_old = later(noted_at, SENT_WITHIN) < shared.clock.now();
         !is_old && shared.leadership.leads() && is_still_noted(&shared, &one, under_hook)
@@ -47,7 +47,11 @@ pub(super) async fn as_noted(
         shared.groups.refresh_soon();
         return Outcome::NotSent { noted_at };
     }
-    if !may_be_sent() {
+    // Only for the call itself: whoever raises the size waits for this.
+    let looked_at = shared.clock.now();
+    let lock = shared.groups.shared_lock(&one.group).await;
+    let is_recent = elapsed(looked_at, shared.clock.now()) <= RECENT;
+    if !is_recent || !may_be_sent() {
         return Outcome::NotSent { noted_at };
     }
     Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
@@ -126,7 +130,7 @@ async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> 
 
 /// Tried once: at worst the group has one node more than cluster-autoscaler wanted, which it sees and takes back.
 pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName) {
-    let lock = shared.groups.lock(group).await;
+    let lock = shared.groups.lock_to_lower(group).await;
     if !shared.leadership.leads() {
         return;
     }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::groups::sizes::Leaves;
-use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, Snapshot};
+use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, LowerLock, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::proto::cloud_provider_server::CloudProviderServer;
 use ebbtide::provider::{Provider, RpcMetrics, Running, Sizing, SizingError};
@@ -93,14 +93,13 @@ impl Sizing for Sizes {
         Ok(group.clone())
     }
 
-    async fn set_desired(
-        &self,
-        _: &GroupLock,
-        from: i32,
-        to: i32,
-        _: &[InstanceId],
-    ) -> Result<(), SizingError> {
-        assert!((1..=i32::MAX).contains(&to) && from != to, "from {from} to {to}");
+    async fn raise(&self, _: &GroupLock, from: i32, to: i32) -> Result<(), SizingError> {
+        assert!((1..=i32::MAX).contains(&to) && from < to, "from {from} to {to}");
+        Ok(())
+    }
+
+    async fn lower(&self, _: &LowerLock, from: i32, to: i32, _: &[InstanceId]) -> Result<(), SizingError> {
+        assert!((1..=i32::MAX).contains(&to) && from > to, "from {from} to {to}");
         Ok(())
     }
 

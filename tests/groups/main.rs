@@ -18,4 +18,5 @@ mod scene;
 mod shapes;
 mod sizes;
 mod templates;
+mod waiting;
 mod weights;

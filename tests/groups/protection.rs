@@ -228,8 +228,8 @@ async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
     let sizing =
         AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
     let began = Instant::now();
-    let lock = groups.lock(&GROUP.into()).await;
-    sizing.set_desired(&lock, 5, 3, &ids(&short.before[1..])).await.expect("lowered");
+    let lock = groups.lock_to_lower(&GROUP.into()).await;
+    sizing.lower(&lock, 5, 3, &ids(&short.before[1..])).await.expect("lowered");
     assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
     running.finish().await;
     drop(lock);

@@ -10,7 +10,7 @@ use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
 use ebbtide::groups::sizes::Leaves;
-use ebbtide::groups::{Change, Group, GroupLock, Groups, LaunchFailure, Snapshot};
+use ebbtide::groups::{Change, Group, GroupLock, Groups, LaunchFailure, LowerLock, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::prices::Prices;
 use ebbtide::provider::listen::Listener;
@@ -163,6 +163,18 @@ impl Script<Aws> {
         tokio::time::sleep(takes).await;
         fails.map_or(Ok(()), Err)
     }
+
+    async fn set(&self, from: i32, to: i32, protect: &[InstanceId]) -> Result<(), SizingError> {
+        self.answer().await?;
+        let mut aws = self.now();
+        if aws.refuses_sizes {
+            return Err(SizingError::Denied("autoscaling:SetInstanceProtection".into()));
+        }
+        Arc::make_mut(&mut aws.group.asg).desired = to;
+        aws.accepted(Change::Desired { group: aws.group.asg.name.clone(), from, to });
+        aws.asked.push(Asked::Set { from, to, protect: protect.iter().map(String::from).collect() });
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -175,22 +187,18 @@ impl Sizing for Script<Aws> {
         Ok(aws.group.clone())
     }
 
-    async fn set_desired(
+    async fn raise(&self, _: &GroupLock, from: i32, to: i32) -> Result<(), SizingError> {
+        self.set(from, to, &[]).await
+    }
+
+    async fn lower(
         &self,
-        _: &GroupLock,
+        _: &LowerLock,
         from: i32,
         to: i32,
         protect: &[InstanceId],
     ) -> Result<(), SizingError> {
-        self.answer().await?;
-        let mut aws = self.now();
-        if aws.refuses_sizes {
-            return Err(SizingError::Denied("autoscaling:SetInstanceProtection".into()));
-        }
-        Arc::make_mut(&mut aws.group.asg).desired = to;
-        aws.accepted(Change::Desired { group: aws.group.asg.name.clone(), from, to });
-        aws.asked.push(Asked::Set { from, to, protect: protect.iter().map(String::from).collect() });
-        Ok(())
+        self.set(from, to, protect).await
     }
 
     async fn terminate(

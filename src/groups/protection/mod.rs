@@ -8,7 +8,8 @@
 //!   finds what a killed one has left. Tags older than a day do not count: whoever may tag instances could strip protection with them.
 //! - Only instances with the tag, or protected by this process, are released; others are somebody else's, and so are tagged
 //!   instances outside our groups.
-//! - Everything here holds the group's lock.
+//! - Everything here holds the lock of the group's protection, and that of its size only to set one: taking protection off takes several
+//!   calls, which the next scale-up of the group need not wait for.
 //! - A tag that cannot be set does not keep a size from going down.
 
 mod calls;
@@ -18,6 +19,7 @@ mod take_over;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +28,7 @@ use tokio::sync::oneshot;
 
 use self::pending::{PendingRelease, PendingReleases};
 pub use self::tag::PROTECTION_TAG;
-use super::{Change, GroupLock, Groups, sizes};
+use super::{Change, Groups, LowerLock, sizes};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
 use crate::clock::Clock;
 use crate::cluster::Leadership;
@@ -70,20 +72,27 @@ impl Protection {
     /// known; the rest is done whether or not anybody listens. If nobody listens any more before the size is set, it is not set.
     pub(crate) async fn lower(
         &self,
-        lock: GroupLock,
+        lock: LowerLock,
         (from, to): (i32, i32),
         instances: Vec<InstanceId>,
-        answer: oneshot::Sender<Result<(), AwsError>>,
+        mut answer: oneshot::Sender<Result<(), AwsError>>,
     ) {
+        let LowerLock { protection: lock, size } = lock;
         let group = lock.group();
         let (result, tagged) = calls::tag(&self.aws, &instances, self.clock.wall()).await;
         self.note_tagging(result.as_ref().err());
         let before = self.pending.get(group);
         self.pending.add(group, instances.iter().cloned(), tagged, None);
 
-        let protected = self.protect(group, &instances, true).await;
-        if answer.is_closed() {
+        let mut protecting = pin!(self.protect(group, &instances, true));
+        let protected = tokio::select! {
+            biased;
+            () = answer.closed() => None,
+            protected = &mut protecting => Some(protected),
+        };
+        let Some(protected) = protected else {
             // The size was decided from a view that is old by now.
+            drop(size);
             tracing::info!(
                 group = group.as_str(),
                 to,
@@ -91,9 +100,10 @@ impl Protection {
             );
             // The next try goes on from here: in a large group, protecting takes longer than anybody waits. And a call that nothing was
             // heard of may protect them later.
+            let _ = protecting.await;
             self.pending.was_not_set(group, before, pending::HOLD);
             return self.pending.notify();
-        }
+        };
         let set = match protected {
             Ok(Some(seen)) if seen.desired != from => Err(AwsError::ScalingActivityInProgress {
                 operation: Operation::SetDesiredCapacity,
@@ -107,6 +117,7 @@ impl Protection {
         if is_set {
             self.note(Change::Desired { group: group.to_owned(), from, to });
         }
+        drop(size);
         // Nobody listens if the caller has given up.
         let _ = answer.send(set);
         if is_set {
@@ -164,11 +175,12 @@ impl Protection {
     /// instances that `decrements` holds of are gone. Returns whether it did.
     pub async fn give_up_one(
         &self,
-        lock: GroupLock,
+        lock: LowerLock,
         decrements: impl Fn(&Instance) -> bool,
     ) -> Result<bool, AwsError> {
-        let Some(mut seen) = self.describe(lock.group()).await? else { return Ok(false) };
-        if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(lock.group()).cloned()) {
+        let group = lock.size().group();
+        let Some(mut seen) = self.describe(group).await? else { return Ok(false) };
+        if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(group).cloned()) {
             // `--nodes` may allow less than the group itself.
             seen.min = seen.min.max(known.asg.min);
         }
@@ -209,12 +221,20 @@ impl Protection {
     /// it was before: whoever comes beyond that comes in place of one that still is to go, and the group would never be rid of one too many.
     /// Returns whether live ≤ desired.
     async fn raise(&self, seen: &AutoScalingGroup, pending: &PendingRelease) -> Result<bool, AwsError> {
-        let (group, live) = (&seen.name, seen.live().count() as i32);
-        let from = seen.desired;
-        let to = pending.from.map_or(from, |most| live.min(seen.max).min(most));
-        if pending.size != Some(from) || to <= from {
-            return Ok(live <= from);
+        let live = |group: &AutoScalingGroup| group.live().count() as i32;
+        let raised = |group: &AutoScalingGroup| {
+            let to = pending.from.map_or(group.desired, |most| live(group).min(group.max).min(most));
+            (pending.size == Some(group.desired) && to > group.desired).then_some(to)
+        };
+        if raised(seen).is_none() {
+            return Ok(live(seen) <= seen.desired);
         }
+        let group = &seen.name;
+        let _size = self.groups.lock(group).await;
+        // Somebody may have set it before it was locked.
+        let Some(seen) = self.describe(group).await? else { return Ok(false) };
+        let from = seen.desired;
+        let Some(to) = raised(&seen) else { return Ok(live(&seen) <= from) };
         self.aws.set_desired(group, to).await?;
         self.note(Change::Desired { group: group.clone(), from, to });
         // Another one may come after this one.
@@ -225,7 +245,7 @@ impl Protection {
             to,
             "desired capacity raised again: an instance launched after it was lowered"
         );
-        Ok(live <= to)
+        Ok(live(&seen) <= to)
     }
 
     async fn describe(&self, group: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
@@ -270,10 +290,10 @@ impl Protection {
     }
 
     async fn release(&self, group: &GroupName) {
-        let lock = self.groups.lock(group).await;
+        let _lock = self.groups.lock_protection(group).await;
         // Whoever held the lock may have put it off.
         let Some(pending) = self.pending.get_due(group) else { return };
-        match self.try_to_release(lock.group(), &pending).await {
+        match self.try_to_release(group, &pending).await {
             Ok(Released::All) => self.pending.remove(group),
             Ok(released) => self.pending.check_again(group, |pending| {
                 if let Some(lasted) = pending.outage.ends() {

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 pub use self::changes::Change;
 use self::changes::{Changes, is_older};
 use super::Snapshot;
-use super::group_locks::{GroupLock, GroupLocks, SharedGroupLock};
+use super::group_locks::{GroupLock, GroupLocks, LowerLock, SharedGroupLock};
 use crate::aws::AutoScalingGroup;
 use crate::clock::elapsed;
 use crate::k8s::GroupName;
@@ -37,6 +37,7 @@ pub struct Groups {
     urgent: Notify,
     locks: GroupLocks,
     accepting: GroupLocks,
+    protection: GroupLocks,
     /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run, and when a snapshot last showed each.
     asked_for: Mutex<BTreeMap<String, Timestamp>>,
     /// Since when no look has worked; `None` if the last one has.
@@ -62,6 +63,7 @@ impl Groups {
             urgent: Notify::new(),
             locks: GroupLocks::default(),
             accepting: GroupLocks::default(),
+            protection: GroupLocks::default(),
             asked_for: Mutex::default(),
             undescribed_since: Mutex::default(),
         }
@@ -129,15 +131,25 @@ impl Groups {
         seen.changes.laid_over_group(newer.unwrap_or(asg), now)
     }
 
-    /// Locks a group, to change its size or the protection of its instances. Only for groups that exist: there is a lock for each
-    /// name that was ever asked for.
+    /// Locks a group to change its size. Only for groups that exist: there is a lock for each name that was ever asked for.
     pub async fn lock(&self, group: &GroupName) -> GroupLock {
         self.locks.of(group).await
     }
 
+    /// Locks a group to change the protection of its instances. Taken before [`Groups::lock`] where both are: who raises a size does not
+    /// wait for it.
+    pub(super) async fn lock_protection(&self, group: &GroupName) -> GroupLock {
+        self.protection.of(group).await
+    }
+
+    /// Locks a group to lower its size, with its instances protected meanwhile.
+    pub async fn lock_to_lower(&self, group: &GroupName) -> LowerLock {
+        LowerLock { protection: self.lock_protection(group).await, size: self.lock(group).await }
+    }
+
     /// Locks a group to accept scale-ins of its nodes, or to give up what never came: both must leave the minimum. A node that
     /// cluster-autoscaler has drained waits for no termination of another one so, nor for another one's record: what is accepted counts as
-    /// soon as that is decided. Taken before [`Groups::lock`] where both are.
+    /// soon as that is decided. Taken before the other locks.
     pub async fn accepting(&self, group: &GroupName) -> GroupLock {
         self.accepting.of(group).await
     }

@@ -134,9 +134,10 @@ impl History {
         self.requested(instance).into_iter().chain(notices).chain(held).filter(|moment| *moment <= at).max()
     }
 
-    /// Until when our hook holds an instance by what AWS had heard at a moment, and how many heartbeats have failed since.
+    /// Until when our hook holds an instance by what every replica can know at a moment, and how many heartbeats have failed since. One of
+    /// two does not hear of the other's heartbeats.
     pub(super) fn hold_by_heartbeats(&self, instance: &str, at: Timestamp) -> (Option<Timestamp>, usize) {
-        let (mut until, mut failed) = (None, 0);
+        let (mut until, mut last, mut failed) = (None, None, 0);
         for entry in self.aws.iter().take_while(|entry| entry.at <= at) {
             match &entry.what {
                 aws::Event::EnteredWait { group, instance: id, hook, .. }
@@ -144,10 +145,12 @@ impl History {
                 {
                     let shortest = self.heartbeats(group, Timestamp::MIN, Timestamp::MAX).min();
                     let seconds = shortest.unwrap_or(SHORTEST_HEARTBEAT);
-                    (until, failed) = (Some(entry.at + SignedDuration::from_secs(i64::from(seconds))), 0);
+                    last = Some(entry.at + SignedDuration::from_secs(i64::from(seconds)));
+                    (until, failed) = (last, 0);
                 }
                 aws::Event::Heartbeat { instance: id, until: renewed, .. } if id == instance => {
-                    (until, failed) = (Some(*renewed), 0);
+                    until = if self.scenario.program.replicas > 1 { last } else { Some(*renewed) };
+                    (last, failed) = (Some(*renewed), 0);
                 }
                 aws::Event::Called {
                     operation: Operation::RecordLifecycleActionHeartbeat,
