@@ -44,7 +44,9 @@ impl Deletion {
         let decrements = |instance: &Instance| scale_ins.will_decrement(&instance.id);
         let nodes = self.nodes.iter().map(|node| node.instance.as_str());
         let leaving: Vec<&str> = nodes.chain(self.unregistered.iter().map(InstanceId::as_str)).collect();
-        sizes::removable(&group.asg, leaving.iter().copied(), decrements)?;
+        // One that is being recorded for another call counts already.
+        let new = leaving.iter().copied().filter(|id| !scale_ins.will_decrement(&(*id).into()));
+        sizes::removable(&group.asg, new, decrements)?;
         let with_these = |i: &Instance| decrements(i) || leaving.contains(&i.id.as_str());
         self.placeholders.truncate(sizes::spare_missing(&group.asg, with_these));
         Ok(())

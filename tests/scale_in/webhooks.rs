@@ -169,16 +169,21 @@ async fn a_node_whose_every_write_takes_as_long_as_a_webhook_may_is_scaled_in() 
 async fn a_record_that_takes_as_long_as_a_webhook_may_is_written_though_the_rpc_is_over() {
     let writes = |request: &Request| request.method() == "PATCH" && request.uri().path().contains("/nodes/");
     let hang = Hang::of(writes, DEFAULT);
-    let scene = Scene::behind(held_group(4, 60), hang.way()).await;
+    let scene = Scene::behind(held_group(4, 60).size(1, 10, 4), hang.way()).await;
     let mut machines = scene.machines();
     machines.truncate(3);
     scene.run(five_on_each(&machines)).await;
     hang.begin();
-    // One call a node, as cluster-autoscaler has it: nobody waits for another one's record.
-    let asked = machines.iter().map(|machine| scene.delete(std::slice::from_ref(machine)));
-    for refused in futures::future::join_all(asked).await {
-        let refused = refused.expect_err("no answer in time");
-        assert!(refused.message().contains("recording the scale-in was not answered in time"), "{refused}");
+    // One call a node, as cluster-autoscaler has it: nobody waits for another one's record. What is asked for again meanwhile counts once.
+    for _ in 0..2 {
+        let asked = machines.iter().map(|machine| scene.delete(std::slice::from_ref(machine)));
+        for refused in futures::future::join_all(asked).await {
+            let refused = refused.expect_err("no answer in time");
+            assert!(
+                refused.message().contains("recording the scale-in was not answered in time"),
+                "{refused}"
+            );
+        }
     }
     scene.pass_some(seconds(60)).await;
     scene.delete(&machines).await.expect("under way");
