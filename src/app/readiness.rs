@@ -1,6 +1,7 @@
 //! When the program is ready, and when it ceases to be.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ const FRESHNESS_EVERY: Duration = Duration::from_secs(5);
 
 /// How often is looked for what nobody tells of while something is missing.
 const MISSING_EVERY: Duration = Duration::from_millis(500);
+
+/// A start takes no longer: what is missing then is told.
+const START: Duration = Duration::from_secs(30);
 
 /// The gates of readiness.
 pub(super) struct Gates {
@@ -38,6 +42,8 @@ impl Gates {
         let mut versions = shared.groups.versions();
         let mut standings = shared.leadership.changes();
         let mut was_ready = None;
+        let mut is_told = false;
+        let mut start = pin!(tokio::time::sleep(START));
         loop {
             self.groups.set(shared.groups.fresh(shared.clock.now()).is_ok());
             self.nodes.set(shared.nodes.is_synced());
@@ -68,6 +74,14 @@ impl Gates {
                 _ = standings.changed() => {}
                 () = first_list => {}
                 () = tokio::time::sleep(pause) => {}
+                () = &mut start, if !is_told => {
+                    is_told = true;
+                    let missing = readiness.missing();
+                    if !missing.is_empty() {
+                        let missing = missing.join(", ");
+                        tracing::warn!(missing, "not ready yet: nothing has been heard of these since the start");
+                    }
+                }
             }
         }
     }

@@ -48,7 +48,7 @@ impl From<kube::Error> for ApiError {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 409 || is_another(&status) => Self::Conflict,
-            kube::Error::Api(status) if status.code == 404 => Self::NotFound,
+            kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound" => Self::NotFound,
             kube::Error::Api(status) if status.reason == DRY_RUN => Self::DryRun,
             kube::Error::Api(status) => Self::Refused(status),
             other => Self::Unreachable(Box::new(other)),
@@ -69,7 +69,8 @@ impl ApiError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::TimedOut | Self::Unreachable(_) => true,
-            Self::Refused(status) => status.code == 429 || status.code >= 500,
+            // A 404 without the API server's words comes from something before it.
+            Self::Refused(status) => matches!(status.code, 404 | 429) || status.code >= 500,
             Self::Conflict | Self::NotFound | Self::DryRun => false,
         }
     }
@@ -190,6 +191,16 @@ mod tests {
         }
         assert!(!ApiError::TimedOut.is_forbidden() && ApiError::TimedOut.may_pass());
         assert!(![ApiError::Conflict, ApiError::NotFound].iter().any(ApiError::may_pass));
+    }
+
+    #[test]
+    fn only_the_api_server_itself_says_that_something_is_not_there() {
+        let answered = |json: &str| ApiError::from(kube::Error::Api(Box::new(status(json))));
+        let not_found = r#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404}"#;
+        assert!(matches!(answered(not_found), ApiError::NotFound));
+        // As kube has an answer that it cannot read.
+        let unreadable = answered(r#"{"status":"Failure","reason":"Failed to parse error data","code":404}"#);
+        assert!(matches!(&unreadable, ApiError::Refused(_)) && unreadable.may_pass());
     }
 
     #[test]

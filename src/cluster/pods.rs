@@ -70,6 +70,8 @@ pub struct PodView {
     pub grace_seconds: i64,
     /// When its grace ends, for a pod that is being deleted (`metadata.deletionTimestamp`).
     pub deletion_timestamp: Option<Timestamp>,
+    /// The grace that it was given, if it is being deleted (`metadata.deletionGracePeriodSeconds`).
+    pub deletion_grace_seconds: Option<i64>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// When the kubelet acknowledged it (`status.startTime`).
@@ -118,6 +120,9 @@ impl From<&Pod> for PodView {
                 .unwrap_or(DEFAULT_GRACE_SECONDS)
                 .clamp(0, LONGEST_GRACE_SECONDS),
             deletion_timestamp: grace_ends(meta),
+            deletion_grace_seconds: meta
+                .deletion_grace_period_seconds
+                .map(|grace| grace.clamp(0, LONGEST_GRACE_SECONDS)),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             started: pod.status.as_ref().and_then(|status| Some(status.start_time.as_ref()?.0)),
             mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(names::MIRROR_POD)),

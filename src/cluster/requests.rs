@@ -37,6 +37,7 @@ enum Verb {
     list,
     watch,
     create,
+    update,
     patch,
     delete,
     other,
@@ -142,6 +143,7 @@ fn asked(method: &Method, uri: &Uri) -> (Verb, Resource) {
         (&Method::GET, Some(_)) => Verb::get,
         (&Method::GET, None) => Verb::list,
         (&Method::POST, _) => Verb::create,
+        (&Method::PUT, _) => Verb::update,
         (&Method::PATCH, _) => Verb::patch,
         (&Method::DELETE, _) => Verb::delete,
         _ => Verb::other,
@@ -308,6 +310,11 @@ mod tests {
             ),
             (Method::POST, "/api/v1/namespaces/d/pods/p/eviction", (Verb::create, Resource::evictions)),
             (Method::PATCH, "/api/v1/namespaces/d/pods/p/status", (Verb::patch, Resource::pods)),
+            (
+                Method::PUT,
+                "/apis/coordination.k8s.io/v1/namespaces/d/leases/l",
+                (Verb::update, Resource::leases),
+            ),
             (Method::DELETE, "/api/v1/namespaces/d/pods/p", (Verb::delete, Resource::pods)),
             (Method::GET, "/apis/apps/v1/daemonsets?watch=1", (Verb::watch, Resource::daemonsets)),
             (

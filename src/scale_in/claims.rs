@@ -10,10 +10,11 @@
 //!
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::node_patch::{self, Mark};
 use super::record::{self, Annotation, Cause, Phase, Record, Release, Wish, Written};
 use crate::clock::later;
 use crate::cluster::NodeView;
@@ -36,6 +37,8 @@ pub struct Claims {
     told_end: Option<(InstanceId, Timestamp)>,
     /// When AWS was told to terminate the Node's instance, by a believed record.
     told_termination: Option<(InstanceId, Timestamp)>,
+    /// What has been put on the Node for its scale-in.
+    marks: BTreeSet<Mark>,
     /// The deadline that an earlier run wrote, unless AWS ends the machine then, which may be called off.
     inherited: Option<Timestamp>,
 }
@@ -53,6 +56,12 @@ impl Claims {
     /// Takes in the Node's annotation at `now`, by the record's clock. `at_start`: an earlier run wrote it.
     pub fn see(&mut self, node: &NodeView, at_start: bool, now: Timestamp) {
         let written = node.record.as_deref();
+        // What is listed once is taken off with the record only.
+        let marks = node_patch::scale_in_marks(node);
+        if written.is_none() {
+            self.marks.clear();
+        }
+        self.marks.extend(marks);
         if self.written.as_ref() == written {
             return;
         }
@@ -110,6 +119,11 @@ impl Claims {
     /// When AWS was told to terminate this instance, by a record that may have been written over or taken off since.
     pub fn told_termination(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.told_termination.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
+    }
+
+    /// What has been put on the Node for its scale-in, whatever it lists by now.
+    pub(super) fn marks(&self) -> &BTreeSet<Mark> {
+        &self.marks
     }
 
     /// The deadline that an earlier run of ebbtide wrote, which may have known what this one does not.
@@ -222,6 +236,23 @@ mod tests {
         claims.write(&record::write(&next));
         assert_eq!(seen(&mut claims, &next, false, 10), next);
         assert_eq!(claims.not_believed(), None);
+        assert_eq!((claims.record_of(&"i-1".into()), claims.record_of(&"i-2".into())), (Some(&next), None));
+    }
+
+    #[test]
+    fn a_limit_is_inherited_from_an_earlier_run_unless_aws_may_call_it_off() {
+        let limited = |ends_at: Option<i64>| Record {
+            release_by: Some(at(900)),
+            ends_at: ends_at.map(at),
+            ..record(-500)
+        };
+        let inherited = |record: &Record, at_start: bool| {
+            let mut claims = Claims::default();
+            seen(&mut claims, record, at_start, 0);
+            claims.inherited()
+        };
+        assert_eq!(inherited(&limited(None), true), Some(at(900)));
+        assert_eq!((inherited(&limited(None), false), inherited(&limited(Some(900)), true)), (None, None));
     }
 
     #[test]

@@ -58,8 +58,8 @@ pub(super) struct Circumstances<'a> {
     pub(super) asked: &'a BTreeMap<String, Timestamp>,
     /// Whether the patience with pods that asked not to be disturbed is over.
     pub(super) patience_is_over: bool,
-    /// Pods whose grace ended before this moment count as gone; `None` where exits are confirmed.
-    pub(super) ended_before: Option<Timestamp>,
+    /// Whether it was asked, its grace is over, and nobody confirms exits.
+    pub(super) is_over: bool,
 }
 
 /// Tells a pod's class.
@@ -77,7 +77,7 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if is_daemon {
         return Class::Daemon(daemon(pod));
     }
-    if pod.deletion_timestamp.zip(around.ended_before).is_some_and(|(until, ended)| until <= ended) {
+    if around.is_over {
         return Class::GivenUp;
     }
     // A pod that is going gets its grace.
@@ -215,7 +215,7 @@ mod tests {
             returns: &NOBODY,
             asked: &NONE,
             patience_is_over: false,
-            ended_before: None,
+            is_over: false,
         }
     }
 
@@ -226,12 +226,14 @@ mod tests {
     #[test]
     fn a_pod_that_nobody_confirms_is_given_up_and_a_daemon_never() {
         let going = |pod: PodView| PodView { deletion_timestamp: Some(at(100)), ..pod };
-        let dead = |ended: i64| Circumstances { ended_before: Some(at(ended)), ..at_rest() };
-        assert_eq!(classify(&going(pod()), &at_rest()), Class::Workload, "the node is Ready");
-        assert_eq!(classify(&going(pod()), &dead(99)), Class::Workload);
-        assert_eq!(classify(&going(pod()), &dead(100)), Class::GivenUp);
-        assert_eq!(classify(&pod(), &dead(101)), Class::Workload, "nobody has asked it");
-        assert_eq!(classify(&going(of_daemon_set("there")), &dead(101)), Class::Daemon(Daemon::Keep));
+        let over = || Circumstances { is_over: true, ..at_rest() };
+        assert_eq!(
+            classify(&going(pod()), &at_rest()),
+            Class::Workload,
+            "the node is Ready, or its time is not over"
+        );
+        assert_eq!(classify(&going(pod()), &over()), Class::GivenUp);
+        assert_eq!(classify(&going(of_daemon_set("there")), &over()), Class::Daemon(Daemon::Keep));
     }
 
     #[test]

@@ -198,7 +198,7 @@ fn ask(
     plan: &mut Plan,
 ) -> WaitReason {
     let Time { limit, gone_by, after } = time;
-    if let Some(until) = pod.deletion_timestamp {
+    if let Some(until) = s.grace_ends(pod) {
         return wait_for_exit(s, record, pod, until, limit, plan);
     }
     if let Some(at) = s.memory.asked.get(&pod.uid)
@@ -275,22 +275,22 @@ fn wait_for_exit(
     limit: Option<Timestamp>,
     plan: &mut Plan,
 ) -> WaitReason {
-    if let Some(cut) = limit.filter(|limit| *limit < s.ours(until)).map(cut) {
+    if let Some(cut) = limit.filter(|limit| *limit < until).map(cut) {
         if cut > s.now {
             plan.wake(cut);
         } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
             s.attempt(plan, &Task::DeletePod(pod.uid.clone()), || cut_short(s, record, pod));
         }
     }
-    let overdue = later(s.ours(until), OVERDUE_AFTER);
+    let overdue = later(until, OVERDUE_AFTER);
     if overdue > s.now {
         plan.wake(overdue);
-        return WaitReason::Exiting(until);
+        return WaitReason::Exiting(s.theirs(until));
     }
     if !s.beside.is_empty() {
-        plan.wake(later(s.ours(until), SPOKEN_FOR_WITHIN));
+        plan.wake(later(until, SPOKEN_FOR_WITHIN));
     }
-    WaitReason::Overdue(until)
+    WaitReason::Overdue(s.theirs(until))
 }
 
 /// Whether a pod that is due waits for the rate of evictions. It does not once its last call is near.

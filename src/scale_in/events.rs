@@ -72,6 +72,8 @@ pub enum Reason {
     NotHeld,
     /// Several Nodes name one instance.
     SeveralNodes,
+    /// It cannot be called off any more.
+    GoesOn,
     /// The scale-in is called off.
     Cancelled,
     /// The record is about what has passed.
@@ -94,7 +96,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
@@ -114,6 +116,7 @@ impl Reason {
         Self::HookOver,
         Self::NotHeld,
         Self::SeveralNodes,
+        Self::GoesOn,
         Self::Cancelled,
         Self::Over,
         Self::NotPossible,
@@ -147,6 +150,7 @@ impl Reason {
             Self::HookOver => "ScaleInHookOver",
             Self::NotHeld => "ScaleInNotHeld",
             Self::SeveralNodes => "ScaleInSeveralNodes",
+            Self::GoesOn => "ScaleInGoesOn",
             Self::Cancelled => "ScaleInCancelled",
             Self::Over => "ScaleInOver",
             Self::NotPossible => "ScaleInNotPossible",
@@ -193,9 +197,12 @@ fn warning(reason: Reason, topic: impl Into<String>, note: String) -> NodeEvent 
 
 /// A scale-in begins. `until`: when the instance must have been released, by the wall clock.
 pub(super) fn draining(cause: Cause, instance: &str, until: Option<Timestamp>) -> NodeEvent {
-    let limit = until.map_or("without a time limit".to_owned(), |until| format!("until {until:.0}"));
-    let note = format!("cause {cause}: workloads are asked to leave {}, {limit}", id(instance));
+    let note = format!("cause {cause}: workloads are asked to leave {}, {}", id(instance), limit_of(until));
     normal(Reason::Draining, "draining", note)
+}
+
+fn limit_of(until: Option<Timestamp>) -> String {
+    until.map_or("without a time limit".to_owned(), |until| format!("until {until:.0}"))
 }
 
 /// A workload has come to a node that had none left.
@@ -506,6 +513,16 @@ pub(super) fn cancelled_by_a_person() -> NodeEvent {
     normal(Reason::Cancelled, CANCELLED, note)
 }
 
+/// Somebody has changed the annotation or taken it off too late.
+pub(super) fn goes_on(instance: &str, until: Option<Timestamp>) -> NodeEvent {
+    let limit = limit_of(until);
+    let note = format!(
+        "the record in annotation ebbtide/scale-in is gone, but AWS has been told to end instance {}: the drain goes on, {limit}",
+        id(instance)
+    );
+    warning(Reason::GoesOn, "goes on", note)
+}
+
 /// New pods are kept away because of a notice.
 pub(super) fn cordoned(cordon: &Cordon) -> NodeEvent {
     let (cause, until) = (cordon.cause(), cordon.until());
@@ -534,6 +551,17 @@ pub(super) fn back_in_service(group: &str, instance: &str) -> NodeEvent {
     normal(Reason::Over, "back", note)
 }
 
+/// The group has the instance in service again, and its kubelet does not come back.
+pub(super) fn back_but_not_ready(group: &str, instance: &str) -> NodeEvent {
+    let note = format!(
+        "group {} has instance {} in service again, but its Node is not Ready after a quarter of an hour: it is no node that leaves any \
+         more, and cluster-autoscaler may remove it",
+        name(group),
+        id(instance)
+    );
+    warning(Reason::Over, "back", note)
+}
+
 /// Another machine's kubelet has the Node now.
 pub(super) fn adopted(instance: &str) -> NodeEvent {
     let instance = id(instance);
@@ -547,7 +575,7 @@ pub(super) fn adopted(instance: &str) -> NodeEvent {
 
 /// A person wants a node scaled in that is none of ours.
 pub(super) fn not_ours() -> NodeEvent {
-    let note = "the node's instance is in none of the node groups that ebbtide runs".to_owned();
+    let note = "the node's instance is in none of the node groups that this ebbtide runs".to_owned();
     warning(Reason::NotPossible, "foreign", note)
 }
 

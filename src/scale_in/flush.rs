@@ -153,7 +153,7 @@ fn ask_daemons(
             _ => s.now,
         });
         let its_own = counts_from + grace + SignedDuration::from_secs(5);
-        let end = pod.deletion_timestamp.map_or(its_own, |until| s.ours(until));
+        let end = s.grace_ends(pod).unwrap_or(its_own);
         let end = end.min(record.phase_since + LONGEST_FLUSH);
         until = until.max(Some(end));
         if end > s.now {

@@ -12,9 +12,10 @@ use super::action::Action;
 use super::claims::Claims;
 use super::class::Flush;
 use super::events::{ANNOUNCE_AGAIN_AFTER, Reason};
+use super::going::Going;
 use super::membership::Membership;
 use super::node_patch;
-use super::record::Phase;
+use super::record::{Phase, Record, Written};
 use super::returns::Returns;
 use super::rolled::Rolled;
 use crate::aws::{AwsError, Lifecycle};
@@ -35,6 +36,12 @@ const BUSY_IN_A_ROW: u32 = 3;
 
 /// What is refused as often in a row stays so. An API server that has just started, or learned of a right, allows it a little later.
 pub(super) const MAY_PASS: u32 = 5;
+
+/// More of them are no chance: a busy API server's conflicts, and a limit that moves by a second, come to as many.
+const TELLING: u32 = 2 * SAME_WRITES;
+
+/// How far the wall clock and ours part between two readings. Terminations are further apart.
+const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_millis(100);
 
 /// As many writes of a Node that want the same may follow each other within [`AGAIN_WITHIN`]: others write it too.
 const SAME_WRITES: u32 = 3;
@@ -171,8 +178,12 @@ pub struct Memory {
     pub deleted_daemon_sets: BTreeSet<String>,
     /// Pods that come back to the cordoned node.
     pub returns: Returns,
+    /// When pods were seen to be asked.
+    pub going: Going,
     /// DaemonSet pods that are replaced on it.
     pub rolled: Rolled,
+    /// The record that somebody has taken off or written over while the group took its instance out: the scale-in goes on.
+    pub lost: Option<Record>,
     /// When the last termination ended that may have taken effect.
     pub told_at: Option<Timestamp>,
     /// Whether AWS has said that it does that one.
@@ -323,7 +334,8 @@ impl Memory {
     }
 
     /// Notes the pods on the node and forgets those that are gone.
-    pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>) {
+    pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
+        self.going.see(pods, now);
         let there = |uid: &String| pods.contains_key(uid);
         self.refusals.retain(|uid, _| there(uid));
         self.put_off.retain(|uid, _| there(uid));
@@ -373,6 +385,28 @@ impl Memory {
         }
     }
 
+    /// Notes the record that was there before, and where the Node's instance is now. Only what somebody takes off once AWS was told, or the
+    /// group takes the instance out, is lost: else that calls the scale-in off, as it does where AWS has ended nothing after all.
+    pub fn note_before(&mut self, before: Option<Record>, node: &NodeView, instance: &Membership) {
+        let lifecycle = match instance {
+            Membership::In { lifecycle, .. } => Some(*lifecycle),
+            Membership::Unknown | Membership::Elsewhere { .. } => None,
+        };
+        let is_kept = lifecycle.is_some_and(Lifecycle::is_live) && !node_patch::has_scale_in_marks(node);
+        if is_kept || matches!(self.claims.believed(), Some(Written::Record(_))) {
+            self.lost = None;
+        } else if let Some(before) = before {
+            let is_told = before.terminate_at.is_some() || lifecycle.is_some_and(Lifecycle::is_terminating);
+            self.lost = is_told.then_some(before);
+        }
+    }
+
+    /// Whether the termination that is noted for this moment certainly had no effect. The moment may have been read by the wall clock twice,
+    /// which differs a little from ours by then.
+    pub fn is_void(&self, noted_at: Timestamp) -> bool {
+        self.void_termination.is_some_and(|void| void.duration_since(noted_at).abs() < CLOCKS_PART_BY)
+    }
+
     /// Of another scale-in nothing counts that was found out in this one.
     pub fn forget_the_scale_in(&mut self) {
         self.at_minimum = false;
@@ -399,7 +433,7 @@ impl Memory {
     /// Whether people are to be told that the writes of the Node want the same again and again, and are paced: once in a while.
     pub fn tells_of_same_writes(&mut self, now: Timestamp) -> bool {
         let is_due = self.told_of_same_writes.is_none_or(|at| at + ANNOUNCE_AGAIN_AFTER <= now);
-        let tells = is_due && self.same_writes.many > SAME_WRITES;
+        let tells = is_due && self.same_writes.many > TELLING;
         if tells {
             self.told_of_same_writes = Some(now);
         }

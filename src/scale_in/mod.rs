@@ -29,6 +29,7 @@ mod drain;
 pub mod events;
 mod eviction_rate;
 mod flush;
+mod going;
 mod guard;
 mod heartbeat;
 mod held_since;

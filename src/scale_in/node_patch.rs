@@ -30,7 +30,7 @@ const EFFECT: &str = "PreferNoSchedule";
 
 /// Something we changed on a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Mark {
+pub(super) enum Mark {
     Cordon,
     Guard,
     LoadBalancer,
@@ -62,9 +62,27 @@ fn marks_value(marks: &BTreeSet<Mark>) -> Value {
     json!(marks.iter().map(|mark| mark.as_str()).collect::<Vec<_>>().join(","))
 }
 
+/// The marks of a scale-in that the Node carries.
+pub(super) fn scale_in_marks(node: &NodeView) -> BTreeSet<Mark> {
+    let mut marks = marks(node);
+    marks.remove(&Mark::Guard);
+    marks
+}
+
 /// Whether the Node carries marks of a scale-in.
 pub(super) fn has_scale_in_marks(node: &NodeView) -> bool {
-    marks(node).iter().any(|mark| *mark != Mark::Guard)
+    !scale_in_marks(node).is_empty()
+}
+
+/// The patch that lists marks again that somebody has taken out of the list; `None` if all are there.
+pub(super) fn with_marks(node: &NodeView, had: &BTreeSet<Mark>) -> Option<Value> {
+    let ours = marks(node);
+    if had.is_subset(&ours) {
+        return None;
+    }
+    let mut patch = based_on(node);
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours.union(had).copied().collect());
+    Some(patch)
 }
 
 /// Whether DaemonSet pods of the Node may carry our guard.

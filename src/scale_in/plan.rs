@@ -72,9 +72,9 @@ const JUST_ACCEPTED: SignedDuration = SignedDuration::from_mins(1);
 
 /// Announces that a scale-in begins which is on record already.
 fn announce_accepted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let is_new = s.now < record.requested_at + JUST_ACCEPTED;
+    let is_new = s.now < record.requested_at + JUST_ACCEPTED && s.hook != HookState::Unknown;
     if record.cause == Cause::Autoscaler && record.phase == Phase::Draining && is_new {
-        let until = record.release_by.map(|by| s.theirs(by));
+        let until = release::expected_limit(s, record).map(|by| s.theirs(by));
         s.announce(plan, events::draining(record.cause, &record.instance, until));
     }
 }
@@ -179,11 +179,22 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     if record.cause == Cause::StateChange && !was_spared(s, record, plan) {
         return false;
     }
+    let given_up = later(s.memory.in_service_since.unwrap_or(*seen), NEVER_READY_AFTER);
     if s.node.ready == Ready::Yes {
         take_off(s, plan, events::back_in_service(group, &record.instance));
+    } else if given_up <= s.now {
+        take_off(s, plan, events::back_but_not_ready(group, &record.instance));
+    } else {
+        plan.wake(given_up);
     }
     true
 }
+
+/// A Node that is not Ready so long after its instance came back is a broken one like others: cluster-autoscaler, which counts the instance
+/// as a node to come while the record is there, is to see it, and may remove it. As long as it waits for a node by default.
+///
+/// Source: [`--max-node-provision-time`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md).
+const NEVER_READY_AFTER: SignedDuration = SignedDuration::from_mins(15);
 
 /// A machine of which AWS says that it stops is down within this time.
 const STOPS_WITHIN: SignedDuration = SignedDuration::from_mins(10);
@@ -300,6 +311,10 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         return not_held(s, group, instance, plan);
     }
     let record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
+    let record = match &s.memory.lost {
+        Some(lost) => Record { cause: lost.cause, requested_at: s.ours(lost.requested_at), ..record },
+        None => record,
+    };
     let record = release::with_time_out(s, record);
     begin(s, record, s.held_by(), plan);
 }
@@ -332,10 +347,18 @@ fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     begin(s, Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now), None, plan);
 }
 
+/// Another installation in the cluster turns a wish for one of its nodes into a record within this time.
+const OTHERS_TAKE_IT_UP: SignedDuration = SignedDuration::from_secs(10);
+
 fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
     let (Membership::In { group, lifecycle, .. }, Some(instance)) = (&s.instance, &s.node.instance) else {
         if matches!(s.instance, Membership::Elsewhere { .. }) {
-            s.announce(plan, events::not_ours());
+            let told = later(s.record_seen, OTHERS_TAKE_IT_UP);
+            if s.now < told {
+                plan.wake(told);
+            } else {
+                s.announce(plan, events::not_ours());
+            }
         }
         return;
     };
@@ -389,8 +412,13 @@ fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut
     let installation = s.settings.installation.clone();
     let mut record = Record { ends_at: end_of(s, &record.instance), installation, ..record };
     record.release_by = deadline::limit(s.our_limit, &record, held);
-    let until = record.release_by.map(|by| s.theirs(by));
-    let event = events::draining(record.cause, &record.instance, until);
+    let until = release::expected_limit(s, &record).map(|by| s.theirs(by));
+    let goes_on = s.memory.lost.is_some() && record.release == Release::CompleteHook;
+    let event = if goes_on {
+        events::goes_on(&record.instance, until)
+    } else {
+        events::draining(record.cause, &record.instance, until)
+    };
     s.enter(plan, &record, Phase::Draining, event);
 }
 

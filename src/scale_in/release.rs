@@ -203,16 +203,8 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     if lifecycle.is_terminating() {
         return leave_by_hook(s, record, plan);
     }
-    // Not a retained one: a hook would hold it again, for a limited time. Nor beside another's hook,
-    // whose owner would drain it by other rules as soon as it is held.
-    // Nor where it would hold for one time-out.
-    let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false, .. }))
-        && !s.heartbeats_denied;
-    if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
-        // The hook would end the drain long before AWS ends the machine.
-        let not_before =
-            s.hook.ours().zip(record.ends_at).map(|(hook, end)| later(end, -signed(hook.drain_limit())));
-        if let Some(not_before) = not_before.filter(|at| *at > s.now) {
+    if is_to_be_held(s, record) {
+        if let Some(not_before) = not_held_before(s, record) {
             plan.wake(not_before);
             return record.clone();
         }
@@ -225,6 +217,29 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
         }
     }
     record.clone()
+}
+
+/// Whether our hook is to hold the instance while it drains. Not a retained one: a hook would hold it again, for a limited time. Nor beside
+/// another's hook, whose owner would drain it by other rules as soon as it is held. Nor where it would hold for one time-out.
+fn is_to_be_held(s: &Situation<'_>, record: &Record) -> bool {
+    let is_ours_alone =
+        matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false, .. }));
+    let may_be = matches!(&s.instance, Membership::In { lifecycle, .. } if *lifecycle != Lifecycle::Retained);
+    is_ours_alone && may_be && !s.heartbeats_denied && record.release != Release::CompleteHook
+}
+
+/// Until when it is not to hold it yet: it would end the drain long before AWS ends the machine.
+fn not_held_before(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
+    let (hook, end) = s.hook.ours().zip(record.ends_at)?;
+    Some(later(end, -signed(hook.drain_limit()))).filter(|at| *at > s.now)
+}
+
+/// The limit of a drain that begins: where our hook is about to hold the instance, the one that it then has.
+pub(super) fn expected_limit(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
+    if is_to_be_held(s, record) && not_held_before(s, record).is_none() {
+        return deadline::limit(s.our_limit, record, s.held_by());
+    }
+    record.release_by
 }
 
 /// The group is taking the instance out, on our word or by itself: from now on completing our hook releases it. Returns the record as it
@@ -453,7 +468,7 @@ fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timest
 /// the call may have waited for the group's lock. One for an earlier scale-in of the node, which was cancelled, counts while it
 /// may still take effect.
 pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    let is_sent = |at: &Timestamp| s.memory.void_termination != Some(*at);
+    let is_sent = |at: &Timestamp| !s.memory.is_void(*at);
     let counts = |at: &Timestamp| later(*at, SIGNATURE_LIFE) > record.requested_at;
     record.terminate_at.filter(is_sent).max(told_before(s, &record.instance).filter(counts))
 }
@@ -461,7 +476,7 @@ pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
 /// When AWS was told to terminate the instance, be it by this process or, by a record that need not be there any more, by an earlier one.
 fn told_before(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
     let noted = s.memory.claims.told_termination(instance).map(|at| s.ours(at));
-    s.memory.told_at.max(noted.filter(|at| s.memory.void_termination != Some(*at)))
+    s.memory.told_at.max(noted.filter(|at| !s.memory.is_void(*at)))
 }
 
 /// Whether AWS may be told now without the risk of telling it twice.

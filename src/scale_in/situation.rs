@@ -133,7 +133,8 @@ impl Situation<'_> {
         if away {
             return;
         }
-        if let Some(patch) = node_patch::put_on(self.node, self.wall) {
+        let again = node_patch::with_marks(self.node, self.memory.claims.marks());
+        if let Some(patch) = again.or_else(|| node_patch::put_on(self.node, self.wall)) {
             self.patch(plan, patch, Vec::new());
         } else {
             let expires = node_patch::taint_expires(self.node).unwrap_or(self.wall);
@@ -182,7 +183,7 @@ impl Situation<'_> {
             // Nobody lets it finish on a machine that is lost, and it is to start elsewhere.
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now)
                 || self.lost_at(self.node_of(pod)).is_some_and(|at| at <= self.now),
-            ended_before: self.ended_before(pod),
+            is_over: self.is_over(pod),
         };
         self.pods
             .into_iter()
@@ -190,16 +191,22 @@ impl Situation<'_> {
             .map(move |pod| (pod, classify(pod, &circumstances(pod))))
     }
 
-    /// A pod whose grace ended before this moment counts as gone unconfirmed; `None` if its exit will be confirmed.
-    fn ended_before(&self, pod: &PodView) -> Option<Timestamp> {
+    /// Whether the grace of a pod ended so long ago that it counts as gone unconfirmed: nobody confirms its exit.
+    fn is_over(&self, pod: &PodView) -> bool {
+        let Some(ended) = self.grace_ends(pod) else { return false };
         let within = if self.is_silent(self.node_of(pod)) {
             CONFIRMED_WITHIN
         } else if self.beside.is_empty() {
-            return None;
+            return false;
         } else {
             SPOKEN_FOR_WITHIN
         };
-        Some(later(self.theirs(self.now), -within))
+        later(ended, within) <= self.now
+    }
+
+    /// When the grace of a pod that is being deleted ends, by our clock.
+    pub(super) fn grace_ends(&self, pod: &PodView) -> Option<Timestamp> {
+        pod.deletion_timestamp.map(|told| self.memory.going.ends(&pod.uid, self.ours(told)))
     }
 
     /// The Node that a pod is on.
@@ -309,9 +316,9 @@ impl Situation<'_> {
     /// When the instance can be released at the soonest, if no pod's grace and no flush is cut; `None` until its pods are listed.
     pub(super) fn released_at_the_soonest(&self, record: &Record) -> Option<Timestamp> {
         self.pods?;
-        let gone = |pod: &PodView| match pod.deletion_timestamp {
-            Some(until) => self.ours(until),
-            None => later(self.now, SignedDuration::from_secs(pod.grace_seconds)),
+        let gone = |pod: &PodView| {
+            let own = || later(self.now, SignedDuration::from_secs(pod.grace_seconds));
+            self.grace_ends(pod).unwrap_or_else(own)
         };
         let last = self.workloads(Some(record)).map(|(pod, _)| gone(pod)).max().unwrap_or(self.now);
         Some(deadline::released_after(last, self.asked_flush(), self.now))

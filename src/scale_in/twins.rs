@@ -2,7 +2,7 @@
 //!
 //! Nobody can tell which is the machine's, so pods on all of them count before anything is terminated, completed or flushed,
 //! and all are cordoned. One speaks for the instance: its record is the scale-in, and its worker does everything. Unconfirmed
-//! exits on the others hold nothing up for ever ([`Situation::ended_before`]).
+//! exits on the others hold nothing up for ever ([`Situation::is_over`]).
 
 use super::action::Plan;
 use super::situation::Situation;

@@ -27,7 +27,7 @@ use super::context::{
 use super::deadline::OurLimit;
 use super::events::{NodeEvent, Reason};
 use super::eviction_rate::Permit;
-use super::history::Ended;
+use super::history::{Ended, Ending};
 use super::membership::Membership;
 use super::memory::Memory;
 use super::nodeless::needed_until;
@@ -308,7 +308,7 @@ impl Worker {
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let is_relisting = self.nodes.iter().any(|node| self.pods.relisting.borrow().contains(node));
         let pods = self.pods.by_uid.borrow();
-        self.memory.note_pods(&pods);
+        self.memory.note_pods(&pods, now);
         if is_listed && !is_relisting {
             self.memory.note_daemons(&pods, &self.shared.settings.flush, now);
         }
@@ -419,21 +419,28 @@ impl Worker {
         let is_others = !leads || now < later(self.shared.leadership.leads_since(), SEEN_AFTER);
         let is_earlier_runs =
             std::mem::take(&mut self.at_start) || is_others || self.shared.dry_run.is_some();
-        let had_record = matches!(self.memory.claims.believed(), Some(Written::Record(_)));
+        let before = match self.memory.claims.believed() {
+            Some(Written::Record(record)) if node.instance.as_ref() == Some(&record.instance) => {
+                Some(record.clone())
+            }
+            _ => None,
+        };
         self.memory.claims.see(node, is_earlier_runs, later(now, ahead));
-        if had_record && self.memory.claims.believed().is_none() {
+        if before.is_some() && self.memory.claims.believed().is_none() {
             // Another process may have taken it off.
             self.memory.forget_the_scale_in();
         }
         let snapshot = self.shared.groups.latest();
         let instance = membership(snapshot.as_deref(), node);
         self.memory.note_membership(&instance);
+        self.memory.note_before(before, node, &instance);
         self.memory.returns.see_node(node.unschedulable, later(now, ahead));
         let group = group_of(node, &instance);
         let our_limit = group
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
-        let heartbeats_denied = group.is_some_and(|group| self.shared.holds.are_heartbeats_denied(group));
+        let heartbeats_denied =
+            group.is_some_and(|group| self.shared.holds.are_heartbeats_denied(group, now));
         let (beside, speaks) = self.beside(node);
         Look { now, ahead, record_seen, leads, instance, our_limit, hook, heartbeats_denied, beside, speaks }
     }
@@ -495,6 +502,8 @@ impl Worker {
     fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) {
         let wall = self.shared.clock.wall();
         let ended = match node {
+            // It goes on.
+            Some(node) if node.scale_in().is_none() && self.memory.lost.is_some() => Vec::new(),
             Some(node) => self.shared.history.see(&self.name, node.scale_in(), why, wall),
             None => self.shared.history.gone(&self.name, wall),
         };
@@ -502,13 +511,12 @@ impl Worker {
             for ended in ended {
                 self.shared.metrics.ended(ended);
                 if let Ended::ScaleIn(cause, ending) = ended {
-                    let trace_id = self.tell_trace();
-                    tracing::info!(
-                        cause = cause.as_str(),
-                        outcome = ending.as_str(),
-                        trace_id,
-                        "scale-in ended"
-                    );
+                    let (cause, outcome, trace_id) = (cause.as_str(), ending.as_str(), self.tell_trace());
+                    if matches!(ending, Ending::Lost | Ending::CutShort) {
+                        tracing::warn!(cause, outcome, trace_id, "scale-in ended");
+                    } else {
+                        tracing::info!(cause, outcome, trace_id, "scale-in ended");
+                    }
                 }
             }
         }

@@ -36,6 +36,24 @@ async fn a_step_while_workloads_leave_costs_neither_them_nor_the_hook_anything()
     }
 }
 
+/// The API server dates deletions, and its clock is behind.
+#[tokio::test(start_paused = true)]
+async fn a_grace_is_whole_though_the_clock_is_ahead_and_the_kubelet_is_not_heard_of_for_a_minute() {
+    for by in [SignedDuration::from_mins(5), SignedDuration::from_mins(30)] {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.step_clock(by);
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.cluster.partition(&machine.name);
+        scene.pass_some(seconds(100)).await;
+        scene.world.cluster.revive(&machine.name);
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
 /// To a clock that is behind, every pod of the last minutes seems to be made under the cordon.
 #[tokio::test(start_paused = true)]
 async fn pods_that_came_shortly_before_the_cordon_leave_under_their_budget_though_the_clock_is_behind() {

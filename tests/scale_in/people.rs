@@ -5,14 +5,17 @@ use ebbtide::sim::cluster::{Event, Verb, daemon_set, pod};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::Level;
 
 use crate::journal_queries::{
     TERMINATE, assert_nothing_lost, decrements, has_exited, is_asked, last_exit, notes, phase_at, stamps,
     terminations,
 };
-use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, running, seconds};
+use crate::scene::{
+    Cause, DS_EVICTION, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, running, seconds,
+};
+use crate::status::status;
 
 const CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
 const LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -24,6 +27,12 @@ fn marks(world: &World, machine: &Machine) -> (bool, bool, bool) {
     let tainted = spec.taints.unwrap_or_default().iter().any(|taint| taint.key == TO_BE_DELETED);
     let labels = node.metadata.labels.unwrap_or_default();
     (spec.unschedulable == Some(true), tainted, labels.contains_key(LOAD_BALANCERS))
+}
+
+/// The record on a Node, if there is one.
+fn record(world: &World, machine: &Machine) -> Option<Value> {
+    let annotations = world.cluster.node(&machine.name)?.metadata.annotations?;
+    serde_json::from_str(annotations.get(RECORD)?).ok()
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,9 +95,27 @@ async fn an_instance_that_the_group_has_begun_to_take_out_cannot_be_kept() {
         scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
         scene.scale_in(&machine, cause).await;
         scene.until(|w| is_asked(w, "web") && terminations(w, &machine).len() == 1).await;
-        scene.annotate(&machine, None).await;
+        for overwritten in [None, Some("keep")] {
+            let before = record(&scene.world, &machine);
+            scene.annotate(&machine, overwritten).await;
+            scene.until(|w| record(w, &machine).is_some()).await;
+            let told = |w: &World| notes(w, &machine, "ScaleInGoesOn").pop();
+            scene.until(|w| told(w).is_some_and(|note| note.contains("AWS has been told to end"))).await;
+            let went_on = record(&scene.world, &machine);
+            for field in ["cause", "requestedAt"] {
+                assert_eq!(
+                    went_on.as_ref().map(|r| &r[field]),
+                    before.as_ref().map(|r| &r[field]),
+                    "{field}"
+                );
+            }
+        }
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
+        scene.pass_some(seconds(300)).await;
+        let status = status(scene.program()).await;
+        let [ended] = &status["ended"].as_array().expect("a list")[..] else { panic!("one: {status}") };
+        assert_eq!(ended["outcome"], json!("released"));
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::journal_queries::{is_asked, notes};
-use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Scene, group, seconds};
 
 /// What an admin endpoint answers.
 pub(crate) async fn get(admin: SocketAddr, path: &str) -> String {
@@ -90,7 +90,7 @@ async fn an_operator_sees_which_node_waits_for_which_pod_and_which_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn a_scale_in_that_ended_is_told_with_its_outcome_and_its_phases() {
-    let scene = Scene::with(held_group(2, 60)).await;
+    let scene = Scene::with(group(2)).await;
     let (first, second) = (scene.first(), scene.machines().remove(1));
     scene
         .run([

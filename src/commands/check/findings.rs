@@ -419,15 +419,12 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
     let others = leases.filter(|other| is_identity(&other.holder) && !is_ours(other));
     for other in others {
         let subject = format!("{}/{}", other.namespace, other.name);
-        let text = format!("another ebbtide holds this Lease ({}): both drain the same nodes", other.holder);
-        add(
-            found,
-            Severity::Error,
-            "lease",
-            subject,
-            text,
-            "run one installation in a cluster, or select other groups in each",
+        let text = format!(
+            "another ebbtide holds this Lease ({}): it is to share no group with this one",
+            other.holder
         );
+        let fix = "where they share some, both drain the same nodes: run one installation, or select other groups in each";
+        add(found, Severity::Warning, "lease", subject, text, fix);
     }
 }
 

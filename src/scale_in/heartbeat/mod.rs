@@ -287,12 +287,8 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group)).await {
             Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
             Ok(Ok(_)) => return (FOREIGN, None),
-            // A useless heartbeat is better than a hook that times out.
-            Ok(Err(error)) => {
-                tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hooks could not be looked up: heartbeats go out as if ours had the shortest time-out");
-                shared.hooks.presumed(group)
-            }
-            Err(_) => shared.hooks.presumed(group),
+            // A useless heartbeat is better than a hook that times out. Discovery tells of look-ups that fail.
+            Ok(Err(_)) | Err(_) => shared.hooks.presumed(group),
         },
     };
     // The hook may have been changed since: AWS holds the instance on the terms on which it began to.
@@ -305,7 +301,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         // AWS counts from when it took the last one; it was sent before that.
         *ends = renewed.or(*since).map(|from| later(from, signed(time_out)));
         shared.metrics.beat(group, &beat, ends.map(|ends| elapsed(shared.clock.now(), ends)));
-        shared.holds.note_beat(group, &beat);
+        shared.holds.note_beat(group, &beat, shared.clock.now());
         if beat.is_ok() {
             *renewed = Some(sent_at);
         }

@@ -59,8 +59,12 @@ pub(super) struct Model<'a> {
 
 impl<'a> Model<'a> {
     pub(super) fn new(facts: &'a Facts, record: Record, now: Timestamp) -> Self {
-        let node = with_record(facts.node.clone(), &record);
         let member = facts.member();
+        // Nobody here knows the hook that limits it: whoever wrote the record did.
+        let by_hook =
+            record.release_by.filter(|_| member.is_none() && record.release == Release::CompleteHook);
+        let record = Record { ends_at: record.ends_at.or(by_hook), ..record };
+        let node = with_record(facts.node.clone(), &record);
         // Where AWS is not asked, the record says whether the group has taken the instance out.
         let by_record = match record.release {
             Release::CompleteHook => Lifecycle::TerminatingWait,
@@ -186,7 +190,7 @@ impl<'a> Model<'a> {
 
     fn situation<T>(&mut self, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
         self.memory.claims.see(&self.view, true, self.now);
-        self.memory.note_pods(&self.pods);
+        self.memory.note_pods(&self.pods, self.now);
         self.situation_of(ask)
     }
 

@@ -175,6 +175,20 @@ fn the_limit_of_a_scale_in_under_way_is_not_put_off_as_if_nobody_had_led() {
 }
 
 #[test]
+fn a_limit_that_only_the_record_knows_of_is_believed() {
+    let mut facts = facts(vec![pod("web", 60)], vec![budget("web", "web", 0)]);
+    facts.place = Place::Unknown;
+    let record = Record {
+        release_by: Some(at(NOW + 600)),
+        ..Record::new(Cause::Autoscaler, "web", "i-0123456789abcdef0", Release::CompleteHook, at(NOW))
+    };
+    let annotations = facts.node.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::RECORD.into(), crate::scale_in::record::write(&record));
+    let preview = played(&facts);
+    assert!(preview.steps.iter().any(|step| step.what == What::Delete), "{preview:#?}");
+}
+
+#[test]
 fn with_our_hook_aws_is_told_first_and_the_hook_completed_last() {
     let mut facts = facts(vec![shipper(), pod("web", 30)], Vec::new());
     let hook = Hook::new("ebbtide", "web", Duration::from_mins(5));

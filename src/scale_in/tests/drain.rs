@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 
 use super::scene::*;
 use crate::cluster::{Answer, PodView};
+use crate::groups::hooks::HookState;
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events;
@@ -354,6 +355,30 @@ fn what_cluster_autoscaler_has_just_asked_for_is_announced_once() {
     scene.later(60);
     scene.memory.announced.clear();
     assert!(!reasons(&scene.plan()).contains(&"ScaleInDraining"));
+}
+
+#[test]
+fn a_drain_that_our_hook_is_about_to_hold_is_announced_with_the_limit_that_it_sets() {
+    let begun = |scene: &mut Scene| {
+        let note = |action: Action| match action {
+            Action::Announce(event) if event.reason.as_str() == "ScaleInDraining" => Some(event.note),
+            _ => None,
+        };
+        all(&scene.plan()).into_iter().find_map(note).expect("announced")
+    };
+    let mut by_autoscaler = node().by_autoscaler().with(pod("web"));
+    by_autoscaler.memory.announced.clear();
+    by_autoscaler.hook = HookState::Unknown;
+    assert!(!reasons(&by_autoscaler.plan()).contains(&"ScaleInDraining"), "it is not known yet");
+    for mut scene in [by_autoscaler, node().annotated("now"), node().annotated("replace")] {
+        let mut beside = node().annotated("now");
+        beside.hook = ours(hook(60), true);
+        assert!(begun(&mut beside).ends_with("without a time limit"), "another's hook would hold it as well");
+        scene = scene.hooked(60);
+        let until = at(60 * 99).to_string();
+        let note = begun(&mut scene);
+        assert!(note.ends_with(&format!("until {until}")), "{note}");
+    }
 }
 
 /// Hundreds of nodes make a plan for each of thousands of evictions.

@@ -55,10 +55,12 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::not_held(group, instance, 2),
         events::held_by_another(group, instance),
         events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
+        events::goes_on(instance, Some(at(0))),
         events::cancelled_at_minimum(group, instance),
         events::cancelled_by_detaching(group, instance),
         events::cancelled_by_a_person(),
         events::back_in_service(group, instance),
+        events::back_but_not_ready(group, instance),
         events::adopted(instance),
         events::not_ours(),
         events::cannot_shrink(group),
@@ -223,6 +225,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ),
     (
         "Warning",
+        "ScaleInGoesOn",
+        "the record in annotation ebbtide/scale-in is gone, but AWS has been told to end instance i-1: the drain goes on, until 2023-11-14T22:13:20Z",
+    ),
+    (
+        "Warning",
         "ScaleInCancelled",
         "group \"web\" is at its minimum size: AWS refuses to terminate i-1 with a decrement. The node is back in service; annotate it with ebbtide/scale-in=replace to have it replaced",
     ),
@@ -240,9 +247,18 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInOver",
+        "group \"web\" has instance i-1 in service again, but its Node is not Ready after a quarter of an hour: it is no node that leaves any more, and cluster-autoscaler may remove it",
+    ),
+    (
+        "Warning",
+        "ScaleInOver",
         "instance i-1 has left its group, and its Node has become Ready again: the kubelet of another machine has its name now, and has taken the Node over. The Node is back in service. Its provider id is still that of i-1: delete the Node and restart its kubelet, or nobody knows its instance",
     ),
-    ("Warning", "ScaleInNotPossible", "the node's instance is in none of the node groups that ebbtide runs"),
+    (
+        "Warning",
+        "ScaleInNotPossible",
+        "the node's instance is in none of the node groups that this ebbtide runs",
+    ),
     (
         "Warning",
         "ScaleInNotPossible",

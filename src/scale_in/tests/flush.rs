@@ -190,6 +190,7 @@ fn daemonset_pods_that_are_waited_for_are_told_with_their_end() {
     scene.attachments = 0;
     assert_eq!(deletions(&scene.plan()), [("csi".into(), None)]);
     scene.evicted("csi");
+    scene.plan();
     scene.later(59);
     assert_eq!(reasons(&scene.plan()), [] as [&str; 0]);
     scene.later(1);
@@ -235,13 +236,33 @@ fn a_daemonset_pod_that_can_never_be_asked_holds_nobody_for_ever() {
     let mut scene =
         node().by_autoscaler().with(pod("csi").daemon().grace(10).wishing(names::DAEMON_SET, "evict"));
     scene.plan();
+    let mut tried = 0;
     for _ in 0..80 {
-        if !deletions(&scene.plan()).is_empty() {
+        if scene.record().phase == Phase::Flushing && !deletions(&scene.plan()).is_empty() {
             scene.answered("csi", Answer::Unclear("denied".into()));
+            tried += 1;
         }
         scene.later(1);
     }
-    assert_eq!(scene.record().phase, Phase::Releasing);
+    assert_eq!((scene.record().phase, tried), (Phase::Releasing, 5), "not before it counts as hopeless");
+}
+
+#[test]
+fn the_release_waits_until_the_successor_of_a_daemonset_pod_has_read_on() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(100)).with(pod("logs").daemon());
+    scene.plan();
+    scene.later(10);
+    scene.remove("logs");
+    scene.put(pod("logs-2").daemon());
+    scene.plan();
+    scene.remove("web");
+    scene.plan();
+    // It starts within 15 s, and flushes for 5.
+    for (second, phase) in [(29, Phase::Flushing), (30, Phase::Releasing)] {
+        scene.now = at(second);
+        scene.plan();
+        assert_eq!(scene.record().phase, phase, "{second}");
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn nothing_is_remembered_of_pods_that_are_gone() {
         memory.worked(guard(name), at(0));
     }
     memory.worked(Task::Node, at(0));
-    memory.note_pods(&BTreeMap::from([("uid-there".to_owned(), pod("there"))]));
+    memory.note_pods(&BTreeMap::from([("uid-there".to_owned(), pod("there"))]), at(0));
     for (name, is_there) in [("gone", false), ("there", true)] {
         let uid = format!("uid-{name}");
         let held = [
@@ -118,7 +118,7 @@ fn writes_that_want_the_same_are_paced_from_the_fourth_on_and_told_of_once_in_a_
         // As late as it can be and still be the same.
         second += pause + 9;
     }
-    assert_eq!((pauses, told), (vec![0, 0, 1, 2, 4, 8, 16, 30, 30, 30], vec![3]));
+    assert_eq!((pauses, told), (vec![0, 0, 1, 2, 4, 8, 16, 30, 30, 30], vec![6]));
     assert!(memory.tells_of_same_writes(at(second + 300)));
     assert_eq!(write(&mut memory, "flush", second, None), 0, "it wants something else");
     assert!(!memory.tells_of_same_writes(at(second + 900)));

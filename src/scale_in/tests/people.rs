@@ -21,7 +21,34 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotUnderstood"]);
     let mut scene = node().annotated("now");
     scene.instance = Membership::Elsewhere { seen: at(0) };
+    // Another installation's, maybe.
+    let plan = scene.plan();
+    assert_eq!((reasons(&plan), plan.wake_at), (vec![], Some(at(10))));
+    scene.later(10);
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotPossible"]);
+}
+
+/// As when an old copy of its annotations is applied.
+#[test]
+fn marks_that_somebody_has_taken_off_are_found_again() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::MARKS: null } } }));
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
+    assert_eq!(spec(&scene), (false, vec![], false), "it is back in service");
+    // What a person put on stays.
+    let mut scene = node();
+    let labels = json!({ names::EXCLUDE_FROM_LOAD_BALANCERS: "true" });
+    scene.patch(&json!({ "metadata": { "labels": labels } }));
+    let mut scene = scene.by_autoscaler().with(pod("web").going(900));
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::MARKS: "guard" } } }));
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    scene.plan();
+    assert_eq!(spec(&scene), (false, vec![], true));
 }
 
 #[test]

@@ -288,7 +288,7 @@ impl Scene {
         self.memory.claims.see(&view, self.at_start, later(self.now, self.ahead));
         self.memory.note_membership(&self.instance);
         self.memory.returns.see_node(view.unschedulable, later(self.now, self.ahead));
-        self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
+        self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()), self.now);
         if let Some(pods) = &self.pods {
             self.memory.note_daemons(pods, &self.settings.flush, self.now);
         }

@@ -39,6 +39,21 @@ fn an_instance_in_service_again_ends_its_scale_in_once_a_new_refresh_shows_it_an
     assert_eq!((scene.view().record, spec(&scene)), (None, (false, vec![], false)));
 }
 
+/// Else cluster-autoscaler would count it as a node to come for ever, and remove it never.
+#[test]
+fn a_node_that_does_not_become_ready_when_its_instance_is_back_leaves_no_more() {
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60);
+    ready(&mut scene, "False");
+    shown(&mut scene, Lifecycle::InService);
+    scene.plan();
+    scene.later(40);
+    shown(&mut scene, Lifecycle::InService);
+    assert_eq!((reasons(&scene.plan()), scene.plan().wake_at), (vec![], Some(at(900))));
+    scene.later(860);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInOver"]);
+    assert_eq!((scene.view().record, spec(&scene)), (None, (false, vec![], false)));
+}
+
 #[test]
 fn one_description_from_before_does_not_end_the_scale_in_of_what_the_group_has_taken_out_in_mid_drain() {
     let mut scene =

@@ -323,7 +323,7 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "two",
             Facts { leases: Some(vec![held("other", "drains-9_00c0ffee00c0ffee")]), ..good() },
             "lease",
-            Severity::Error,
+            Severity::Warning,
             "other/ebbtide",
         ),
         ("force", group(&|g| g.asg.force_deletable = true), "groups", Severity::Note, "web can be deleted"),

@@ -303,7 +303,7 @@ impl World {
         let memory = &mut replica.memory[n];
         memory.claims.see(&node, is_earlier_runs, now);
         memory.note_membership(&instance);
-        memory.note_pods(pods.as_ref().unwrap_or(&BTreeMap::new()));
+        memory.note_pods(pods.as_ref().unwrap_or(&BTreeMap::new()), now);
         let ours = (n == 0).then(|| hook(3_600));
         let settings = settings();
         let plan = plan(&Situation {
