@@ -144,6 +144,9 @@ fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
 ///   Source: `verifyMinSize` in
 ///   [`unneeded/nodes.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/unneeded/nodes.go).
 /// - A group that may not launch is as small as it is: no minimum of `--nodes` makes room for an IncreaseSize.
+/// - One that may not terminate loses what never came, and nothing else: cluster-autoscaler gives up as many as the target size is above
+///   the minimum. Source: `removeOldUnregisteredNodes` in
+///   [`static_autoscaler.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/core/static_autoscaler.go).
 /// - A weighted group does not grow, and shrinks as far as its minimum is kept whichever nodes leave.
 pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) -> (i32, i32) {
     let target = target_size(group, &leaves);
@@ -157,14 +160,23 @@ pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) ->
     let min = if may_grow { min_size(group) } else { min_size(group).min(group.desired) };
     let below = (min.min(group.desired) - drained - target).max(0);
     let max = max_size(group) - (group.desired - target);
-    let least = min - drained - below;
+    let least = if suspends(group, "Terminate") {
+        let decrements = |instance: &Instance| leaves(instance) == Leaves::WithDecrement;
+        target - i32::try_from(spare_missing(group, decrements)).unwrap_or_default()
+    } else {
+        min - drained - below
+    };
     (least, max.max(least))
 }
 
-/// How many missing instances may be given up, as far as the minimum allows.
+/// How many missing instances may be given up, as far as the group's own minimum allows: without Terminate AWS still takes a lower size,
+/// and ends nothing that is in service for it.
 pub fn spare_missing(group: &AutoScalingGroup, decrements: impl Fn(&Instance) -> bool) -> usize {
+    if group.frozen.is_some() {
+        return 0;
+    }
     let committed = wanted(group) - count(group, decrements);
-    group.missing().min(usize::try_from(committed - min_size(group)).unwrap_or_default())
+    group.missing().min(usize::try_from(committed - group.min).unwrap_or_default())
 }
 
 /// Refuses a group whose desired capacity is not ours to set.
@@ -351,6 +363,23 @@ mod tests {
         group.suspended.insert("Terminate".into());
         assert_eq!(limits(&group, leave(0, 1)), (3, 3));
         assert!(matches!(removable(&group, ["i-0"], first(0)), Err(SizeError::BelowMin { min: 4, .. })));
+    }
+
+    #[test]
+    fn what_never_came_is_given_up_while_nothing_may_be_terminated() {
+        // Of seven, three have not come.
+        let mut group = group(5, 10, 7, 4, 0);
+        group.suspended.insert("Terminate".into());
+        assert_eq!((spare_missing(&group, first(0)), decreased(&group, -9, first(0))), (2, Ok(5)));
+        assert_eq!((target_size(&group, none), limits(&group, none)), (7, (5, 10)));
+        // One leaves with a decrement that was accepted before, another one is drained by cluster-autoscaler.
+        assert_eq!((target_size(&group, leave(1, 1)), limits(&group, leave(1, 1))), (6, (5, 9)));
+        assert_eq!((target_size(&group, drained(1)), limits(&group, drained(1))), (6, (4, 9)));
+        let refused = Err(SizeError::BelowMin { group: "g".into(), size: 6, min: 7 });
+        assert_eq!(removable(&group, ["i-0"], first(0)), refused);
+        group.frozen = Some(crate::aws::Frozen::Deleting);
+        assert_eq!((spare_missing(&group, first(0)), decreased(&group, -9, first(0))), (0, Ok(7)));
+        assert_eq!(limits(&group, none), (7, 7));
     }
 
     #[test]

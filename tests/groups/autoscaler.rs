@@ -247,6 +247,30 @@ async fn a_group_that_may_not_terminate_is_not_grown_to_its_minimum() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_never_comes_is_given_up_in_a_group_that_may_not_terminate_and_nothing_else_is() {
+    for version in BOTH {
+        // Of one, launches fail; the other one may not launch, and AWS says nothing of what it misses.
+        let groups = [group("a-failing", 3), group("b-still", 3).suspended("Launch"), group("c-other", 0)];
+        let groups = groups.map(|group| group.suspended("Terminate"));
+        let scene = Scene::with(groups).await;
+        scene.occupy(30).await;
+        let in_service = || ["a-failing", "b-still"].map(|group| scene.in_service(group));
+        let before = in_service();
+        scene.world.aws.fail_launches("a-failing", LaunchFailure::InsufficientCapacity, u32::MAX);
+        scene.world.aws.set_desired("a-failing", 5);
+        scene.world.aws.set_desired("b-still", 5);
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        let desired = |world: &World, group: &str| world.aws.group(group).expect("there").desired;
+        assert!(scene.world.until(SOON, |world| desired(world, "a-failing") == 3).await, "{version:?}");
+        assert!(scene.world.until(LONG, |world| desired(world, "b-still") == 3).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+        assert_eq!(in_service(), before, "{version:?}");
+        let never_came = |node: &String| node.contains("i-placeholder-");
+        assert!(autoscaler.deleted().iter().all(never_came), "nothing else was: {:?}", autoscaler.deleted());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_below_its_minimum_that_may_not_launch_is_not_grown() {
     for (version, enforce_node_group_min_size) in BOTH.into_iter().flat_map(|v| [(v, false), (v, true)]) {
         let selectors = Selectors::parse(["5:10:a-still", "0:10:b-other"], [""; 0]).expect("well-formed");

@@ -40,7 +40,7 @@ async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
     assert_eq!(
         shown,
         [
-            ("frozen", 4, 4, "frozen: 0 live of 4 desired (1..10), 0 leaving, suspended: Launch Terminate"),
+            ("frozen", 1, 4, "frozen: 0 live of 4 desired (1..10), 0 leaving, suspended: Launch Terminate"),
             ("web", 2, 5, "web: 2 live of 3 desired (2..5), 0 leaving"),
         ]
     );
