@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide::sim::aws::{GroupSpec, NodeGroupSpec, Operation, TemplateData};
+use ebbtide::sim::aws::{GroupSpec, NodeGroupSpec, Operation, TemplateData, TemplateSpec};
 use ebbtide::sim::world::World;
 use k8s_pb::api::core::v1::Node;
 
@@ -161,4 +161,30 @@ async fn throttling_costs_labels_for_a_while_and_nothing_else() {
     scene.world.aws.throttle_for(&[Operation::DescribeNodegroup], Duration::from_hours(2));
     tokio::time::sleep(Duration::from_hours(1)).await;
     assert!(all_known().await, "what EKS said stands");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_eks_said_of_a_group_that_never_had_a_node_is_known_to_a_start_without_eks() {
+    let world = World::new(1);
+    world.aws.add_template(TemplateSpec::named("web").version(TemplateData::of("m5.large")));
+    let spec = NodeGroupSpec::named(GROUP).label("team", "ml").taint("gpu", "yes", "NO_SCHEDULE");
+    world.aws.add_node_group(spec);
+    let web = managed(GROUP).launch_template("web", "$Latest");
+    let mut scene = Scene::on(world, [web]).await;
+    assert_eq!(label(&template(&scene).await, "team"), "ml");
+    // It is written down within a minute.
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    scene.world.aws.throttle_for(&[Operation::DescribeNodegroup], Duration::from_hours(2));
+    for instance_type in ["m5.large", "m5.xlarge"] {
+        if instance_type != "m5.large" {
+            scene.world.aws.add_template_version("web", TemplateData::of(instance_type));
+            let is_new = || has_label(&scene, "node.kubernetes.io/instance-type", instance_type);
+            assert!(eventually(Duration::from_mins(15), is_new).await);
+            tokio::time::sleep(Duration::from_mins(1)).await;
+        }
+        scene = scene.restarted().await;
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let node = try_template(&scene, GROUP).await.expect("a template");
+        assert_eq!((label(&node, "team"), taints(&node)), ("ml".into(), vec!["gpu=yes:NoSchedule".into()]));
+    }
 }

@@ -2,16 +2,24 @@
 //!
 //! If both have seen settled nodes, the result is as if one run had seen them all; if only one has, it wins.
 
-use super::{Learned, sort, speak_for_all};
+use super::{Given, Learned, sort, speak_for_all};
 use crate::k8s::Taint;
 
 impl Learned {
-    /// What both runs have learned, if it is about the same launch templates; else `self` and the memory that was seen.
+    /// What both runs have learned, if it is about the same launch templates or `self` has seen no node; else `self`, and of `earlier` what
+    /// does not depend on them.
     #[must_use]
     pub fn merged(&self, earlier: &Self) -> Self {
+        if !self.has_seen_nodes() {
+            let mut merged = earlier.clone();
+            if self.given != Given::default() {
+                merged.remember(&self.answer_of_eks());
+            }
+            return merged;
+        }
         let mut merged = self.clone();
         if self.revisions != earlier.revisions {
-            merged.keep_memory(earlier);
+            merged.keep_of(earlier);
             return merged;
         }
         for (name, kib) in &earlier.memory {

@@ -1,7 +1,7 @@
 //! What real nodes of a group have shown, to correct its template. Pure.
 //!
 //! - Only nodes of what the group launches today teach: a new launch template version clears everything but the memory
-//!   of instance types, which does not depend on it.
+//!   of instance types, which does not depend on it, and EKS's last answer.
 //! - Figures are kept by instance type, from its last node, so that a group of several types is not taken for its
 //!   largest. Labels are learned if all nodes always had them alike and, in a group of several types, nodes of two
 //!   types did; labels of one node or its place are not.
@@ -9,7 +9,7 @@
 //!   taints) is not learned.
 //! - Taints are those that nodes have from registration. After the first settled nodes they only become fewer: else a
 //!   taint put on by hand would stay, and keep the group's pods from scaling it from zero.
-//! - Nodes do not teach what EKS says. EKS's last answer is kept, for a start without EKS.
+//! - Nodes do not teach what EKS says. EKS's last answer is kept, for a start without EKS, also of a group that never had a node.
 
 pub mod config_map;
 mod merge;
@@ -104,7 +104,7 @@ impl Learned {
         let mut learned = Self { revisions: revisions.clone(), ..Self::default() };
         match known {
             Some(known) if known.revisions == *revisions => learned.clone_from(known),
-            Some(earlier) => learned.keep_memory(earlier),
+            Some(earlier) => learned.keep_of(earlier),
             None => {}
         }
         let is_first = !learned.has_seen_nodes();
@@ -120,7 +120,8 @@ impl Learned {
                 // Of no revision: an older ebbtide would take it for what nodes of this one have shown.
                 learned.revisions.clear();
             }
-            return (!is_first || !learned.memory.is_empty()).then_some(learned);
+            let is_of_use = !is_first || !learned.memory.is_empty() || learned.given != Given::default();
+            return is_of_use.then_some(learned);
         }
         learned.learn_figures(&teachers, now);
         let settled: Vec<_> = teachers.iter().copied().filter(|node| is_settled(node, now)).collect();
@@ -145,12 +146,26 @@ impl Learned {
         self.memory.get(instance_type).copied().filter(|kib| *kib > 0)
     }
 
-    /// Adds the memory that `earlier` has seen, where it is not known.
-    fn keep_memory(&mut self, earlier: &Self) {
+    /// Adds what `earlier` knows that does not depend on what is launched, where it is not known: memory, and EKS's last answer.
+    fn keep_of(&mut self, earlier: &Self) {
         let seen = earlier.types.iter().map(|(name, shown)| (name, shown.capacity.memory_kib));
         let before = earlier.memory.iter().map(|(name, kib)| (name, *kib));
         for (name, kib) in seen.filter(|(_, kib)| *kib > 0).chain(before) {
             self.memory.entry(name.clone()).or_insert(kib);
+        }
+        if self.given == Given::default() {
+            self.remember(&earlier.answer_of_eks());
+        }
+    }
+
+    /// What is kept of EKS's last answer.
+    fn answer_of_eks(&self) -> ManagedNodeGroup {
+        let labels = self.labels.iter().filter(|(key, _)| self.given.labels.contains(*key));
+        let taints = self.taints.iter().filter(|taint| self.given.taints.contains(&taint.key));
+        ManagedNodeGroup {
+            labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            taints: taints.cloned().collect(),
+            ..ManagedNodeGroup::default()
         }
     }
 

@@ -104,7 +104,7 @@ impl LearnedStore {
         if known.as_deref().is_some_and(has_seen) && !learned.as_ref().is_some_and(has_seen) {
             tracing::info!(
                 group = group.name.as_str(),
-                "launch template changed: forgetting what was learned of the group's nodes, but for their memory"
+                "launch template changed: forgetting what was learned of the group's nodes, but for their memory and what EKS says"
             );
         }
         let Some(learned) = learned else {

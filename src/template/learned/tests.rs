@@ -205,6 +205,40 @@ fn eks_and_not_nodes_teaches_what_it_gives_and_its_last_answer_is_remembered() {
 }
 
 #[test]
+fn the_last_answer_of_eks_is_kept_without_any_node_and_over_another_launch_template() {
+    let look = |known: Option<&Learned>, version: u32, given: Option<&ManagedNodeGroup>, nodes: &[_]| {
+        Learned::from(known, &revisions(version), given, nodes, at(1000))
+    };
+    let says = |learned: &Learned, labels: &[&str], taints: &[&str]| {
+        assert_eq!((keys(learned), taint_keys(learned)), (labels.to_vec(), taints.to_vec()));
+    };
+    let red = eks(("tier", "red"), &["dedicated"]);
+    // Of a group that never had a node.
+    let never = look(None, 1, Some(&red), &[]).expect("EKS has answered");
+    assert!(!never.has_seen_nodes() && never.revisions.is_empty());
+    for version in [1, 2] {
+        assert_eq!(look(Some(&never), version, None, &[]).as_ref(), Some(&never), "EKS is silent");
+    }
+    // Of one whose nodes have shown more, at zero by now.
+    let nodes = [Arc::new(tainted(node(1), "own"))];
+    let seen = look(Some(&never), 1, None, &nodes).expect("a node was seen");
+    says(&seen, &["team", "tier"], &["dedicated", "own"]);
+    let second = look(Some(&seen), 2, None, &[]).expect("EKS has answered");
+    says(&second, &["tier"], &["dedicated"]);
+    let third = look(Some(&second), 3, Some(&eks(("tier", "blue"), &[])), &[]).expect("EKS answers");
+    assert_eq!((third.labels["tier"].as_str(), third.taints.len()), ("blue", 0));
+    assert_eq!(third.given.labels.len() + third.given.taints.len(), 2, "no more than two answers say");
+    // It is loaded when EKS has answered, or has not, and nodes were seen or not.
+    let blue = look(None, 1, Some(&eks(("tier", "blue"), &[])), &[]).expect("EKS answers");
+    let merged = blue.merged(&seen);
+    says(&merged, &["team", "tier"], &["own"]);
+    assert_eq!((merged.labels["tier"].as_str(), &merged.revisions), ("blue", &revisions(1)));
+    let unanswered = look(None, 2, None, &nodes).expect("a node was seen");
+    says(&unanswered.merged(&seen), &["team", "tier"], &["dedicated", "own"]);
+    says(&unanswered.merged(&never), &["team", "tier"], &["dedicated", "own"]);
+}
+
+#[test]
 fn what_eks_gives_holds_for_all_types_of_a_group() {
     let known = Learned::from(
         None,
