@@ -1,7 +1,9 @@
 //! The `core/v1` Node of a template.
 //!
 //! Its labels are those of a real node of the group. Real nodes beat computed values; EKS's description of the managed
-//! node group, from which the next node is made, beats both; the group's tags beat all.
+//! node group, from which the next node is made, beats both; the group's tags beat all, but for labels that EKS gives: a node gets those
+//! from EKS, and none from a tag. So does cluster-autoscaler's own provider (`joinNodeLabelsChoosingUserValuesOverAPIValues` in
+//! [aws_manager.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_manager.go)).
 
 use std::collections::BTreeMap;
 
@@ -28,8 +30,9 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     labels.extend(model.map(|model| (devices::LABEL.to_owned(), model.to_owned())));
     let learned = facts.learned.into_iter().flat_map(|learned| learned.labels_among(&types));
     labels.extend(learned.map(|(key, value)| (key.clone(), value.clone())));
-    labels.extend(facts.described().map(|described| described.labels.clone()).unwrap_or_default());
     labels.extend(facts.tags.labels.clone());
+    let of_eks = facts.described().map(|described| described.labels.clone());
+    labels.extend(of_eks.or_else(|| Some(facts.learned?.answer_of_eks().labels)).unwrap_or_default());
     Node {
         metadata: Some(ObjectMeta { name: Some(name), labels, ..ObjectMeta::default() }),
         // No providerID: there is no instance yet. cluster-autoscaler's own AWS provider leaves it empty too.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_pb::api::core::v1::Node;
 
 use super::capacity::tests::instance_type;
-use super::learned::Learned;
+use super::learned::{Given, Learned};
 use super::tags::NodeTags;
 use super::*;
 use crate::aws::{Accelerator, Launch, LaunchSpec, Mix, TypeInfo, UserData, Volumes};
@@ -186,12 +186,26 @@ fn what_eks_says_beats_what_older_nodes_have_shown() {
 }
 
 #[test]
-fn a_tag_beats_what_eks_says() {
+fn a_tag_beats_what_eks_says_but_for_its_labels() {
     let (described, m5) = (described(), instance_type("m5.large", 2, 8, 3, 10));
-    let tags =
-        [("label/team", "web"), ("taint/team", "web:NoExecute"), ("taint/gpu", "yes:PreferNoSchedule")];
-    let node = template_of(&[&m5], &tags, &LaunchSpec::default(), Some(&described), None);
-    assert_eq!((labels(&node)["team"].as_str(), labels(&node)["tier"].as_str()), ("web", "batch"));
+    let tags = [
+        ("label/team", "web"),
+        ("label/agent", "off"),
+        ("taint/team", "web:NoExecute"),
+        ("taint/gpu", "yes:PreferNoSchedule"),
+    ];
+    // What it said last stands while it does not answer.
+    let learned = Learned {
+        labels: [("team", "ml"), ("agent", "up")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        given: Given { labels: ["team".to_owned()].into(), ..Given::default() },
+        ..Learned::default()
+    };
+    let spec = LaunchSpec::default();
+    let silent = template_of(&[&m5], &tags, &spec, None, Some(&learned));
+    let node = template_of(&[&m5], &tags, &spec, Some(&described), None);
+    for node in [&silent, &node] {
+        assert_eq!((labels(node)["team"].as_str(), labels(node)["agent"].as_str()), ("ml", "off"));
+    }
     // Of the same key and effect the tag's only; another effect is another taint.
     let expected =
         [("gpu", "", "NoSchedule"), ("gpu", "yes", "PreferNoSchedule"), ("team", "web", "NoExecute")];

@@ -71,7 +71,7 @@ async fn a_managed_node_group_at_zero_says_what_eks_knows_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_launch_template_and_the_tags_of_the_group_win_over_eks() {
+async fn the_launch_template_and_the_tags_of_the_group_win_over_eks_but_for_its_labels() {
     let tag = |name: &str| format!("{NODE_TEMPLATE}/{name}");
     let spec = NodeGroupSpec::named(GROUP).label("team", "ml").label("tier", "batch").disk(80);
     let spec = spec.taint("gpu", "yes", "NO_SCHEDULE").taint("slow", "", "NO_EXECUTE");
@@ -79,11 +79,13 @@ async fn the_launch_template_and_the_tags_of_the_group_win_over_eks() {
     let web = managed(GROUP)
         .template_data(TemplateData::of("m5.large").volume("/dev/xvda", 50))
         .tag(tag("label/team"), "web")
+        .tag(tag("label/zone"), "a")
         .tag(tag("taint/gpu"), "no:NoSchedule")
         .tag(tag("resources/pods"), "12");
     let scene = scene(spec, web).await;
     let node = template(&scene).await;
-    assert_eq!((label(&node, "team"), label(&node, "tier")), ("web".to_owned(), "batch".to_owned()));
+    let labels = ["team", "tier", "zone"].map(|key| label(&node, key));
+    assert_eq!(labels, ["ml", "batch", "a"], "nodes have no label from a tag");
     assert_eq!(taints(&node), ["gpu=no:NoSchedule", "slow=:NoExecute"]);
     assert_eq!(capacity(&node, "ephemeral-storage"), format!("{}Ki", 50 * 1024 * 1024));
     assert_eq!(capacity(&node, "example.com/fpga"), "2", "the node group's own tags tell of resources");

@@ -159,7 +159,7 @@ impl Learned {
     }
 
     /// What is kept of EKS's last answer.
-    fn answer_of_eks(&self) -> ManagedNodeGroup {
+    pub(super) fn answer_of_eks(&self) -> ManagedNodeGroup {
         let labels = self.labels.iter().filter(|(key, _)| self.given.labels.contains(*key));
         let taints = self.taints.iter().filter(|taint| self.given.taints.contains(&taint.key));
         ManagedNodeGroup {
