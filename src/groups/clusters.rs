@@ -1,7 +1,8 @@
 //! Which cluster a group belongs to, by its tags: two clusters may share an account. Pure.
 //!
 //! The first kind of tag found decides: `kubernetes.io/cluster/NAME` (its nodes join by it), `eks:cluster-name` (set by
-//! EKS), `k8s.io/cluster-autoscaler/NAME` (for discovery; may name anything).
+//! EKS), `k8s.io/cluster-autoscaler/NAME` (for discovery; may name anything). `Selectors::is_of_another_cluster` says when that does not
+//! matter.
 //!
 //! Source: [tags of Amazon EKS](https://docs.aws.amazon.com/eks/latest/userguide/eks-using-tags.html), and
 //! auto-discovery in [cluster-autoscaler's

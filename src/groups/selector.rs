@@ -238,9 +238,17 @@ impl Selectors {
         (!ours.is_empty() && !named.is_empty()).then(|| named.iter().any(|name| ours.contains(name)))
     }
 
-    /// Whether a group's tags name another cluster, and not ours.
-    pub fn is_of_another_cluster(&self, tags: &BTreeMap<String, String>) -> bool {
-        self.is_of_our_cluster(tags) == Some(false)
+    /// Whether a group's tags name another cluster and not ours, and nobody has named the group: by `--nodes`, or by a tag that it is selected
+    /// by and that has a cluster's name, unless `--cluster-name` is given.
+    pub fn is_of_another_cluster(&self, group: &AutoScalingGroup) -> bool {
+        let names_a_cluster =
+            |tag: &TagSelector| tag.tags.keys().any(|key| clusters::in_selector(key).is_some());
+        let is_named = || {
+            self.named.contains_key(&group.name)
+                || self.cluster.is_none()
+                    && self.tagged.iter().any(|tag| names_a_cluster(tag) && tag.matches(&group.tags))
+        };
+        self.is_of_our_cluster(&group.tags) == Some(false) && !is_named()
     }
 
     /// The tag selectors.
@@ -353,6 +361,42 @@ mod tests {
             let mut group = AutoScalingGroup { name: "web".into(), min, max, ..AutoScalingGroup::default() };
             selectors.tighten(&mut group);
             assert_eq!((group.min, group.max), expected, "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_group_of_another_cluster_is_left_out_unless_it_is_named() {
+        const ENABLED: &str = "k8s.io/cluster-autoscaler/enabled";
+        let by_enabled = format!("asg:tag={ENABLED}");
+        let by_ours = format!("asg:tag={ENABLED},k8s.io/cluster-autoscaler/ours");
+        let both = [by_enabled.as_str(), by_ours.as_str()];
+        let (theirs, eks) = (("kubernetes.io/cluster/theirs", "owned"), ("eks:cluster-name", "theirs"));
+        let (found, enabled) = (("k8s.io/cluster-autoscaler/ours", ""), (ENABLED, "true"));
+        type Case<'a> = (&'a [&'a str], &'a [&'a str], Option<&'a str>, &'a [(&'a str, &'a str)], bool);
+        let table: [Case<'_>; 9] = [
+            // Two clusters share a tag.
+            (&[], &both, None, &[enabled, theirs], true),
+            (&[], &both, None, &[enabled, eks], true),
+            (&[], &both[..1], Some("ours"), &[enabled, theirs], true),
+            (&[], &both, Some("ours"), &[enabled, found, theirs], true),
+            (&[], &both[..1], None, &[enabled, theirs], false),
+            // It has the tag by which ours are found.
+            (&[], &both, None, &[enabled, found, theirs], false),
+            (&[], &both[1..], None, &[enabled, found, eks], false),
+            // It is named.
+            (&["0:9:web"], &both, None, &[enabled, theirs], false),
+            (&["0:9:web"], &[], Some("ours"), &[enabled, theirs], false),
+        ];
+        for (nodes, discovery, cluster, has, expected) in table {
+            let selectors = Selectors::parse(nodes, discovery).expect("well-formed");
+            let selectors = selectors.of_cluster(cluster.map(str::to_owned));
+            let group =
+                AutoScalingGroup { name: "web".into(), tags: tags(has), ..AutoScalingGroup::default() };
+            assert_eq!(
+                selectors.is_of_another_cluster(&group),
+                expected,
+                "{nodes:?} {discovery:?} {cluster:?} {has:?}"
+            );
         }
     }
 

@@ -32,6 +32,17 @@ async fn groups_are_found_by_tag_and_by_name_and_no_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_group_that_is_named_is_ours_whatever_cluster_its_tags_name() {
+    let theirs = |name: &str| ours(name).tag("kubernetes.io/cluster/theirs", "owned");
+    let found = "k8s.io/cluster-autoscaler/found";
+    let world = world([theirs("named"), theirs("tagged").tag(found, ""), theirs("theirs")]).await;
+    let by_tags = [format!("asg:tag={}", crate::world::TAG), format!("asg:tag={found}")];
+    let discovery = world.discovery(selectors(&["0:9:named"], &by_tags.each_ref().map(String::as_str)));
+    let snapshot = discovery.refresh().await.expect("sees");
+    assert_eq!(snapshot.groups.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["named", "tagged"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_is_seen_whole() {
     let world = world([ours("web")
         .size(0, 9, 3)

@@ -284,7 +284,7 @@ impl Discovery {
         found.extend(of_records.into_iter().flatten());
         let mut left_behind = Vec::new();
         for mut group in found {
-            let is_of_another = self.selectors.is_of_another_cluster(&group.tags);
+            let is_of_another = self.selectors.is_of_another_cluster(&group);
             if is_of_another || !memory.selected.contains(&group.name) {
                 let leaving = on_record.get(&group.name);
                 group.instances.retain(|instance| {

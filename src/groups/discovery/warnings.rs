@@ -70,11 +70,12 @@ impl Warnings {
         groups: impl Iterator<Item = &'a AutoScalingGroup>,
         selectors: &Selectors,
     ) -> &BTreeSet<GroupName> {
-        let of_others = groups.filter(|group| selectors.is_of_another_cluster(&group.tags));
+        let of_others = groups.filter(|group| selectors.is_of_another_cluster(group));
         for group in newly(&mut self.of_others, of_others.map(|group| group.name.clone())) {
             tracing::warn!(
                 group = group.as_str(),
-                "the group is selected, but its tags name another cluster: it is left out. --cluster-name is the name of ours"
+                "the group is selected, but its tags name another cluster: it is left out. --cluster-name is the name of ours, \
+                 --nodes has a group whatever its tags say"
             );
         }
         &self.of_others

@@ -170,7 +170,7 @@ impl ManagedHooks {
         // Another cluster's is in the view only for what of it is on record here.
         let selectors = &self.known.selectors;
         let is_selected =
-            |asg: &AutoScalingGroup| selectors.selects(asg) && !selectors.is_of_another_cluster(&asg.tags);
+            |asg: &AutoScalingGroup| selectors.selects(asg) && !selectors.is_of_another_cluster(asg);
         for group in view.groups.values().filter(|group| is_selected(&group.asg)) {
             let is_ours = self.known.is_ours(&group.asg);
             let progress = self.by_group.entry(group.asg.name.clone()).or_default();
