@@ -96,13 +96,26 @@ pub struct Settings {
     pub static_types: bool,
 }
 
+impl Settings {
+    /// Those for a group whose types meet attributes: EC2 lists them in no order. cluster-autoscaler's own provider tells the attributes'
+    /// minimum there.
+    ///
+    /// Source: `updateCapacityWithRequirementsOverrides` in
+    /// [aws_manager.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_manager.go).
+    #[must_use]
+    pub fn of_attributes(self) -> Self {
+        let mixed = if self.mixed == MixedInstances::First { MixedInstances::Min } else { self.mixed };
+        Self { mixed, ..self }
+    }
+}
+
 /// How to choose the figures of a group with several types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MixedInstances {
     /// The least of each resource.
     #[default]
     Min,
-    /// Those of the preferred type.
+    /// Those of the preferred type; of types that meet attributes the least, as none is preferred.
     First,
     /// The most of each resource.
     Max,

@@ -214,6 +214,23 @@ async fn figures_of_several_types_are_the_least_the_firsts_or_the_most() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn types_that_meet_attributes_have_no_first_one() {
+    let any = || Requirements::at_least(2, 4096).at_most(2, 16_384);
+    for (mixed, memory_gib) in
+        [(MixedInstances::Min, 4), (MixedInstances::First, 4), (MixedInstances::Max, 16)]
+    {
+        let settings = Settings { mixed, memory_overhead: Some(0), ..Settings::default() };
+        let of_template = group(GROUP, 0).template_data(TemplateData::meeting(any()));
+        let of_override = group("override", 0).mixed(MixedSpec::meeting(any()));
+        let scene = with_settings(settings, [of_template, of_override]).await;
+        for group in [GROUP, "override"] {
+            let memory = capacity(&template(&scene, group).await, "memory");
+            assert_eq!(memory, format!("{}Ki", memory_gib * 1024 * 1024), "{group} {mixed:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_share_of_memory_that_is_kept_is_a_flag() {
     for (memory_overhead, mib) in [(None, 7577), (Some(0), 8192), (Some(5000), 4096)] {
         let settings = Settings { memory_overhead, ..Settings::default() };

@@ -152,7 +152,8 @@ impl Templates {
             learned: learned.as_deref(),
             tags,
         };
-        let template = Template::of(&facts, &self.settings).map(Arc::new);
+        let settings = if resolved.by_attributes { self.settings.of_attributes() } else { self.settings };
+        let template = Template::of(&facts, &settings).map(Arc::new);
         if described.is_ok() { Made::Complete(template) } else { Made::Incomplete(template.ok()) }
     }
 

@@ -86,6 +86,8 @@ pub(super) struct Resolved {
     pub(super) market: Option<Market>,
     /// The launch template versions or launch configuration used.
     pub(super) revisions: BTreeSet<Revision>,
+    /// Whether the first type is one of those that meet attributes: these have no order.
+    pub(super) by_attributes: bool,
 }
 
 /// What a group launches, and whether it is arm64; `None` if only the images can tell.
@@ -257,7 +259,8 @@ impl LaunchCache {
         let others = wish.0.templates().filter_map(|of| self.templates.get(of));
         let revisions = others.map(|other| &other.revision).chain([&spec.revision]).cloned().collect();
         let market = Market::of(wish.0, &spec);
-        Ok(Resolved { types, market, revisions })
+        let by_attributes = is_by_attributes(wish.0, &named);
+        Ok(Resolved { types, market, revisions, by_attributes })
     }
 
     fn type_info(&self, name: &str) -> Option<Arc<TypeInfo>> {
@@ -357,6 +360,15 @@ impl LaunchCache {
             format!("version {} of launch template {template} is not known", of.version)
         })
     }
+}
+
+/// Whether the first of a group's types is not named by its first override or, without one, by what it is launched from.
+fn is_by_attributes(launch: &Launch, types: &TypeNames) -> bool {
+    let first = launch.overrides.first();
+    let names_none =
+        || types.iter().flat_map(|(_, specs)| specs).next().is_some_and(|spec| spec.instance_type.is_none());
+    first.is_none_or(|line| line.instance_type.is_none())
+        && (first.is_some_and(|line| line.requirements.is_some()) || names_none())
 }
 
 /// Each type once, where it came first, with all that it is launched from.
