@@ -7,6 +7,8 @@ use ebbtide::sim::aws::{
     GroupSpec, LaunchConfigurationSpec, MixedSpec, Operation, Requirements, TemplateData, TemplateSpec,
     WarmPoolSpec,
 };
+use ebbtide::telemetry::captured;
+use tracing::Level;
 
 use crate::templates::{TYPE, label, node};
 use crate::world::{INTERVAL, World, by_tag, ours, world};
@@ -170,6 +172,43 @@ async fn attributes_that_ec2_refuses_cost_the_other_groups_nothing() {
     }
     let again = world.sim.calls(Operation::GetInstanceTypesFromInstanceRequirements) - asked;
     assert_eq!(again, 2, "every five minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_not_be_described_is_asked_for_every_five_minutes_and_whole() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let works_again = || log.text().matches("look-up works again").count();
+    let refused = [Operation::DescribeInstanceTypes, Operation::DescribeLaunchConfigurations];
+    let world = world([ours("typed").template("m5.large")]).await;
+    // Two calls' worth.
+    for n in 0..60 {
+        let name = format!("configuration-{n}");
+        world.sim.add_launch_configuration(LaunchConfigurationSpec::named(&name, "c5.large"));
+        world.sim.add_group(ours(&name).launch_configuration(&name));
+    }
+    for operation in refused {
+        world.sim.deny(operation, true);
+    }
+    let discovery = world.discovery(by_tag());
+    let snapshot = discovery.refresh().await.expect("sees");
+    assert!(is_known(&snapshot, "typed") && !is_known(&snapshot, "configuration-0"), "the table tells types");
+    let asked = || refused.map(|operation| world.sim.calls(operation));
+    assert_eq!(asked(), [1, 2]);
+    for _ in 0..10 {
+        tokio::time::sleep(INTERVAL).await;
+        discovery.refresh().await.expect("sees");
+    }
+    assert!(asked()[0] <= 3 && asked()[1] <= 6, "{:?}", asked());
+    assert_eq!(works_again(), 0, "nobody has asked in between");
+    for operation in refused {
+        world.sim.deny(operation, false);
+    }
+    for _ in 0..12 {
+        tokio::time::sleep(INTERVAL).await;
+        discovery.refresh().await.expect("sees");
+    }
+    assert!(all_known(&discovery.refresh().await.expect("sees")));
+    assert_eq!(works_again(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,22 +1,35 @@
 //! Look-ups that can fail without failing a refresh.
 
 use std::error::Error;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::telemetry::{Outage, chain};
 
+/// What is refused is asked for again after five minutes: that nothing has failed for less says nothing.
+const WORKS_AFTER: Duration = Duration::from_mins(6);
+
 /// Outage of one kind of look-up. What was known before stays in use.
 #[derive(Debug, Default)]
-pub(super) struct Trouble(Outage);
+pub(super) struct Trouble {
+    outage: Outage,
+    /// When it failed last.
+    failed: Option<Instant>,
+}
 
 impl Trouble {
     /// Notes an outcome of looking `what` up.
     pub(super) fn note(&mut self, what: &'static str, error: Option<&impl Error>) {
         if let Some(error) = error {
-            if let Some(lasted) = self.0.lasts() {
+            self.failed = Some(Instant::now());
+            if let Some(lasted) = self.outage.lasts() {
                 let lasts_seconds = lasted.as_secs();
                 tracing::warn!(what, lasts_seconds, error = %chain(error), "look-up failed: using what was known before");
             }
-        } else if self.0.ends().is_some() {
+        } else if self.failed.is_none_or(|failed| failed.elapsed() > WORKS_AFTER)
+            && self.outage.ends().is_some()
+        {
             tracing::info!(what, "look-up works again");
         }
     }

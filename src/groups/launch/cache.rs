@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::aws::AwsError;
 use crate::clock::elapsed;
 
 /// How long until AWS is asked again for what it does not have or refuses to tell.
@@ -54,6 +55,34 @@ impl<T> Named<T> {
             return Vec::new();
         }
         names.into_iter().cloned().collect()
+    }
+
+    /// Asks for all that is due, so many a call, counting `answers`. Returns the first error. What is refused is missing, and the rest is
+    /// asked for all the same; while AWS is busy or unreachable the rest waits.
+    pub(super) async fn ask<F: Future<Output = Result<Vec<(String, T)>, AwsError>>>(
+        &mut self,
+        due: &[String],
+        a_call: usize,
+        now: Timestamp,
+        answers: &mut usize,
+        ask: impl Fn(Vec<String>) -> F,
+    ) -> Result<(), AwsError> {
+        let mut outcome = Ok(());
+        for batch in due.chunks(a_call) {
+            match ask(batch.to_vec()).await {
+                Ok(found) => {
+                    self.keep(batch, found, now);
+                    *answers += 1;
+                }
+                Err(error) if error.is_transient() => return outcome.and(Err(error)),
+                Err(error) => {
+                    // A refusal will not change within a minute.
+                    self.keep(batch, [], now);
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        outcome
     }
 
     /// Stores what was found; the rest of `asked` is missing.

@@ -32,22 +32,8 @@ impl Images {
     ) -> Result<(), AwsError> {
         images.retain(|image| can_be_asked(image));
         let due = self.0.due(&images, now, spare);
-        let mut outcome = Ok(());
-        for batch in due.chunks(IMAGES_A_CALL) {
-            match aws.arm_images(batch).await {
-                Ok(found) => {
-                    self.0.keep(batch, found, now);
-                    *answers += 1;
-                }
-                Err(error) if error.is_transient() => return outcome.and(Err(error)),
-                Err(error) => {
-                    // A refusal will not change within a minute.
-                    self.0.keep(batch, [], now);
-                    outcome = outcome.and(Err(error));
-                }
-            }
-        }
-        outcome
+        let ask = |batch: Vec<String>| async move { aws.arm_images(&batch).await };
+        self.0.ask(&due, IMAGES_A_CALL, now, answers, ask).await
     }
 
     /// Whether the image is arm64; `None` until EC2 has answered.

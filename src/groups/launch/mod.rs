@@ -167,13 +167,11 @@ impl LaunchCache {
     ) -> Result<(), AwsError> {
         let names = configurations(wanted).cloned().collect();
         let due = self.configurations.due(&names, now, &mut self.spare);
-        for batch in due.chunks(CONFIGURATIONS_A_CALL) {
-            let found = aws.launch_configurations(batch).await?;
-            let found = found.into_iter().map(|(name, spec)| (name, Arc::new(spec)));
-            self.configurations.keep(batch, found, now);
-            self.answers += 1;
-        }
-        Ok(())
+        let ask = |batch: Vec<String>| async move {
+            let found = aws.launch_configurations(&batch).await?;
+            Ok(found.into_iter().map(|(name, spec)| (name, Arc::new(spec))).collect())
+        };
+        self.configurations.ask(&due, CONFIGURATIONS_A_CALL, now, &mut self.answers, ask).await
     }
 
     async fn refresh_images(
@@ -207,13 +205,11 @@ impl LaunchCache {
         }
         let names = self.types_of(wanted);
         let due = self.types.due(&names, now, &mut self.spare);
-        for batch in due.chunks(TYPES_A_CALL) {
-            let found = aws.instance_types(batch).await?;
-            let found = found.into_iter().map(|info| (info.name.clone(), Arc::new(info)));
-            self.types.keep(batch, found, now);
-            self.answers += 1;
-        }
-        Ok(())
+        let ask = |batch: Vec<String>| async move {
+            let found = aws.instance_types(&batch).await?;
+            Ok(found.into_iter().map(|info| (info.name.clone(), Arc::new(info))).collect())
+        };
+        self.types.ask(&due, TYPES_A_CALL, now, &mut self.answers, ask).await
     }
 
     /// Images whose architecture must be known.
