@@ -91,7 +91,7 @@ macro_rules! request {
 }
 
 impl Requirements {
-    pub(super) fn of_group(from: &asg::InstanceRequirements) -> Self {
+    pub(crate) fn of_group(from: &asg::InstanceRequirements) -> Self {
         Self(request!(from).build())
     }
 

@@ -212,6 +212,35 @@ async fn what_may_not_be_described_is_asked_for_every_five_minutes_and_whole() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_override_whose_launch_template_is_gone_costs_the_others_nothing_and_is_told_once() {
+    let (log, _guard) = captured::log(Level::WARN);
+    let world = world([]).await;
+    world.sim.add_template(TemplateSpec::named("any").version(TemplateData::untyped()));
+    let mixed = MixedSpec::of(["m5.large"]).with_template("m5.xlarge", "gone", "3");
+    world.sim.add_group(ours("web").launch_template("any", "1").mixed(mixed));
+    let discovery = world.discovery(by_tag());
+    for _ in 0..10 {
+        let snapshot = discovery.refresh().await.expect("sees");
+        assert_eq!(label(&node(&snapshot, "web"), TYPE).as_deref(), Some("m5.large"));
+        tokio::time::sleep(INTERVAL).await;
+    }
+    let told: Vec<_> =
+        log.text().lines().filter(|line| line.contains("an override")).map(str::to_owned).collect();
+    assert!(told.len() == 1 && told[0].contains("version 3 of launch template gone"), "{told:?}");
+    world.sim.add_template(
+        TemplateSpec::named("gone")
+            .version(TemplateData::untyped())
+            .version(TemplateData::untyped())
+            .version(TemplateData::untyped()),
+    );
+    tokio::time::sleep(INTERVAL * 5).await;
+    let snapshot = discovery.refresh().await.expect("sees");
+    let types =
+        snapshot.groups["web"].template.as_ref().and_then(|made| made.as_ref().ok()).map(|made| made.types);
+    assert_eq!(types, Some(2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn warm_pools_that_aws_does_not_tell_of_hold_up_nobody_for_long_and_are_not_all_asked_for_at_once() {
     let mut world = world([ours("web").size(0, 9, 2)]).await;
     for n in 0..40 {

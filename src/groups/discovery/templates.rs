@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::trouble::Trouble;
 use crate::aws::{AutoScalingGroup, Aws, ManagedNodeGroup};
 use crate::groups::Group;
-use crate::groups::launch::{LaunchCache, Wanted};
+use crate::groups::launch::{LaunchCache, Resolved, Wanted};
 use crate::groups::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
 use crate::k8s::{GroupName, names};
 use crate::template::tags::{self, BadTag, NodeTags};
@@ -30,6 +30,8 @@ pub(super) struct Templates {
     zone_ids: BTreeMap<String, String>,
     /// Bad tags that were warned about, by group.
     warned: BTreeSet<(GroupName, BadTag)>,
+    /// What was not known of overrides that were left out, by group.
+    left_out: BTreeMap<GroupName, String>,
     /// The last complete template of each group.
     last: BTreeMap<GroupName, Arc<Template>>,
     launch_trouble: Trouble,
@@ -101,12 +103,19 @@ impl Templates {
         let wanted: Vec<Wanted<'_>> = groups.iter().map(Seen::wanted).collect();
         let outcome = self.cache.refresh(aws, &wanted, now).await;
         self.launch_trouble.note("launch templates and instance types", outcome.err().as_ref());
-        let made: Vec<_> = groups.iter().map(|seen| self.template(seen, aws.region(), now)).collect();
+        let resolved: Vec<_> = groups.iter().map(|seen| self.cache.resolve(seen.wanted())).collect();
+        for (seen, resolved) in groups.iter().zip(&resolved) {
+            self.note_left_out(&seen.group.asg.name, resolved.as_ref().ok());
+        }
+        let made = groups.iter().zip(resolved);
+        let made: Vec<_> =
+            made.map(|(seen, resolved)| self.template(seen, resolved, aws.region(), now)).collect();
         let names: BTreeSet<GroupName> = groups.iter().map(|seen| seen.group.asg.name.clone()).collect();
         if let Some(learned) = &self.learned {
             learned.retain(|name| names.contains(name));
         }
         self.last.retain(|name, _| names.contains(name));
+        self.left_out.retain(|name, _| names.contains(name));
         groups.into_iter().zip(made).map(|(seen, made)| self.with_template(seen.group, made)).collect()
     }
 
@@ -123,18 +132,29 @@ impl Templates {
 
     /// Makes a group's template. As long as a taint of EKS's is not known, cluster-autoscaler would grow a group for pods that
     /// cannot use its nodes; what is made without it only stands in while nodes are on their way.
-    fn template(&self, seen: &Seen, region: &str, now: Timestamp) -> Made {
+    ///
+    /// What nodes have shown is about all that a group launches: while something of that is not known, they teach nothing.
+    fn template(
+        &self,
+        seen: &Seen,
+        resolved: Result<Resolved, String>,
+        region: &str,
+        now: Timestamp,
+    ) -> Made {
         let Seen { group, tags, .. } = seen;
-        let resolved = match self.cache.resolve(seen.wanted()) {
+        let is_behind = self.cache.is_behind();
+        let resolved = match resolved {
             Ok(resolved) => resolved,
-            Err(_) if self.cache.is_behind() => return Made::Incomplete(None),
+            Err(_) if is_behind => return Made::Incomplete(None),
             Err(missing) => return Made::Complete(Err(TemplateError::new(missing))),
         };
         let described = seen.eks.as_ref().map(Option::as_deref);
         let store = self.learned.as_ref().filter(|_| !tags.keep_computed);
         let learned = store.and_then(|store| match described {
-            Ok(described) => store.learn(&group.asg, &resolved.revisions, described, now),
-            Err(_) => store.known(&group.asg.name),
+            Ok(described) if resolved.left_out.is_none() => {
+                store.learn(&group.asg, &resolved.revisions, described, now)
+            }
+            _ => store.known(&group.asg.name),
         });
         let types: Vec<_> = resolved.types.iter().map(|(info, specs)| Candidate { info, specs }).collect();
         let key = Key::of(&group.asg);
@@ -154,7 +174,10 @@ impl Templates {
         };
         let settings = if resolved.by_attributes { self.settings.of_attributes() } else { self.settings };
         let template = Template::of(&facts, &settings).map(Arc::new);
-        if described.is_ok() { Made::Complete(template) } else { Made::Incomplete(template.ok()) }
+        if described.is_err() || is_behind && resolved.left_out.is_some() {
+            return Made::Incomplete(template.ok());
+        }
+        Made::Complete(template)
     }
 
     /// The group with its template, or with what stands in for one.
@@ -169,6 +192,23 @@ impl Templates {
             Made::Incomplete(template) => group.stand_in = group.stand_in.or(template),
         }
         group
+    }
+
+    /// Warns once of an override that is left out, and again if it was known meanwhile. What is only waited for is not told.
+    fn note_left_out(&mut self, group: &GroupName, resolved: Option<&Resolved>) {
+        let Some(resolved) = resolved.filter(|_| !self.cache.is_behind()) else { return };
+        let Some(missing) = &resolved.left_out else {
+            self.left_out.remove(group);
+            return;
+        };
+        if self.left_out.get(group) != Some(missing) {
+            self.left_out.insert(group.clone(), missing.clone());
+            tracing::warn!(
+                %group,
+                missing,
+                "the group's template leaves out an override of its mixed instances policy: it says what nodes of the others will be"
+            );
+        }
     }
 
     /// Warns of each bad tag once, and again if it was right meanwhile.

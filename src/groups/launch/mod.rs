@@ -88,6 +88,8 @@ pub(super) struct Resolved {
     pub(super) revisions: BTreeSet<Revision>,
     /// Whether the first type is one of those that meet attributes: these have no order.
     pub(super) by_attributes: bool,
+    /// What is not known of an override that is left out.
+    pub(super) left_out: Option<String>,
 }
 
 /// What a group launches, and whether it is arm64; `None` if only the images can tell.
@@ -95,6 +97,13 @@ pub(super) type Wanted<'a> = (&'a Launch, Option<bool>);
 
 /// Names of types in their order of preference, each with all that it is launched from.
 type TypeNames = Vec<(String, Vec<Arc<LaunchSpec>>)>;
+
+/// The types of a group, with the last two of [`Resolved`].
+struct Types {
+    named: TypeNames,
+    by_attributes: bool,
+    left_out: Option<String>,
+}
 
 impl LaunchCache {
     /// An empty cache. With `static_types`, types come from the built-in table only.
@@ -236,14 +245,14 @@ impl LaunchCache {
 
     /// Types that groups may launch, as far as known.
     fn types_of(&self, wanted: &[Wanted<'_>]) -> BTreeSet<String> {
-        let types = wanted.iter().filter_map(|&wish| self.type_names(wish).ok()).flatten();
-        types.map(|(name, _)| name).collect()
+        let types = wanted.iter().filter_map(|&wish| self.type_names(wish).ok());
+        types.flat_map(|types| types.named).map(|(name, _)| name).collect()
     }
 
     /// What a group launches, or what is missing.
     pub(super) fn resolve(&self, wish: Wanted<'_>) -> Result<Resolved, String> {
         let spec = self.source_spec(wish.0)?;
-        let named = self.type_names(wish)?;
+        let Types { named, by_attributes, left_out } = self.type_names(wish)?;
         let known = |(name, specs): &(String, Vec<_>)| Some((self.type_info(name)?, specs.clone()));
         let types: Vec<_> = named.iter().filter_map(known).collect();
         if types.is_empty() {
@@ -255,8 +264,7 @@ impl LaunchCache {
         let others = wish.0.templates().filter_map(|of| self.templates.get(of));
         let revisions = others.map(|other| &other.revision).chain([&spec.revision]).cloned().collect();
         let market = Market::of(wish.0, &spec);
-        let by_attributes = is_by_attributes(wish.0, &named);
-        Ok(Resolved { types, market, revisions, by_attributes })
+        Ok(Resolved { types, market, revisions, by_attributes, left_out })
     }
 
     fn type_info(&self, name: &str) -> Option<Arc<TypeInfo>> {
@@ -265,30 +273,55 @@ impl LaunchCache {
     }
 
     /// Names of the types a group may launch, in its order of preference, and what each is launched from: the launch
-    /// template of its override, else the group's own. A type may be in several overrides.
-    fn type_names(&self, (launch, arm): Wanted<'_>) -> Result<TypeNames, String> {
+    /// template of its override, else the group's own. A type may be in several overrides. An override of which nothing is known is left out
+    /// if another one tells.
+    fn type_names(&self, (launch, arm): Wanted<'_>) -> Result<Types, String> {
         let base = self.source_spec(launch)?;
-        let mut pairs = Vec::new();
-        let lines: &[Override] = &launch.overrides;
-        for line in lines {
-            let own = line.template.as_ref().map(|template| self.spec(template)).transpose()?;
-            let spec = own.as_ref().unwrap_or(&base);
-            let names = if let Some(name) = &line.instance_type {
-                vec![name.clone()]
-            } else if let Some(requirements) = &line.requirements {
-                self.matching(requirements, self.is_arm(arm, spec.image.as_deref())?)?.to_vec()
-            } else if own.is_some() {
-                self.spec_names(spec, arm)?
-            } else {
-                Vec::new()
+        let (mut pairs, mut by_attributes, mut left_out) = (Vec::new(), None, None);
+        for line in &launch.overrides {
+            let (spec, names) = match self.line(line, &base, arm) {
+                Ok(told) => told,
+                Err(missing) => {
+                    left_out.get_or_insert(missing);
+                    continue;
+                }
             };
-            pairs.extend(names.into_iter().map(|name| (name, Arc::clone(spec))));
+            if !names.is_empty() {
+                let names_none = line.requirements.is_some() || spec.instance_type.is_none();
+                by_attributes.get_or_insert(line.instance_type.is_none() && names_none);
+            }
+            pairs.extend(names.into_iter().map(|name| (name, Arc::clone(&spec))));
         }
         if pairs.is_empty() {
+            if let Some(missing) = left_out {
+                return Err(missing);
+            }
             let names = self.spec_names(&base, arm)?;
             pairs.extend(names.into_iter().map(|name| (name, Arc::clone(&base))));
         }
-        Ok(by_type(pairs))
+        let by_attributes = by_attributes.unwrap_or(base.instance_type.is_none());
+        Ok(Types { named: by_type(pairs), by_attributes, left_out })
+    }
+
+    /// What an override launches from, and which types.
+    fn line(
+        &self,
+        line: &Override,
+        base: &Arc<LaunchSpec>,
+        arm: Option<bool>,
+    ) -> Result<(Arc<LaunchSpec>, Vec<String>), String> {
+        let own = line.template.as_ref().map(|template| self.spec(template)).transpose()?;
+        let spec = own.as_ref().unwrap_or(base);
+        let names = if let Some(name) = &line.instance_type {
+            vec![name.clone()]
+        } else if let Some(requirements) = &line.requirements {
+            self.matching(requirements, self.is_arm(arm, spec.image.as_deref())?)?.to_vec()
+        } else if own.is_some() {
+            self.spec_names(spec, arm)?
+        } else {
+            Vec::new()
+        };
+        Ok((Arc::clone(spec), names))
     }
 
     fn spec_names(&self, spec: &LaunchSpec, arm: Option<bool>) -> Result<Vec<String>, String> {
@@ -358,15 +391,6 @@ impl LaunchCache {
     }
 }
 
-/// Whether the first of a group's types is not named by its first override or, without one, by what it is launched from.
-fn is_by_attributes(launch: &Launch, types: &TypeNames) -> bool {
-    let first = launch.overrides.first();
-    let names_none =
-        || types.iter().flat_map(|(_, specs)| specs).next().is_some_and(|spec| spec.instance_type.is_none());
-    first.is_none_or(|line| line.instance_type.is_none())
-        && (first.is_some_and(|line| line.requirements.is_some()) || names_none())
-}
-
 /// Each type once, where it came first, with all that it is launched from.
 fn by_type(pairs: Vec<(String, Arc<LaunchSpec>)>) -> TypeNames {
     let mut all = TypeNames::new();
@@ -426,6 +450,38 @@ mod tests {
             })
             .collect();
         assert_eq!(types, [("m5.large", vec!["base", "own"]), ("c5.large", vec!["own"])]);
+    }
+
+    #[test]
+    fn an_override_of_which_nothing_is_known_is_left_out_if_another_one_tells() {
+        let mut cache = LaunchCache::default();
+        let name = "base".to_owned();
+        cache.configurations.keep(
+            &[],
+            [(name.clone(), Arc::new(LaunchSpec::default()))],
+            Timestamp::UNIX_EPOCH,
+        );
+        let gone = TemplateRef { template: TemplateId::Id("lt-gone".into()), version: "3".into() };
+        let any = aws_sdk_autoscaling::types::InstanceRequirements::builder().build();
+        let line = |instance_type: Option<&str>, template: Option<&TemplateRef>| Override {
+            instance_type: instance_type.map(str::to_owned),
+            requirements: instance_type.is_none().then(|| Requirements::of_group(&any)),
+            template: template.cloned(),
+        };
+        let resolve = |overrides| {
+            let source = Some(Source::Configuration(name.clone()));
+            cache.resolve((&Launch { source, overrides, ..Launch::default() }, None))
+        };
+        let unknown = "version 3 of launch template lt-gone is not known";
+        for first in [line(Some("c5.large"), Some(&gone)), line(None, Some(&gone)), line(None, None)] {
+            let resolved = resolve(vec![first.clone(), line(Some("m5.large"), None)]).expect("one tells");
+            let types: Vec<_> = resolved.types.iter().map(|(info, _)| info.name.as_str()).collect();
+            assert_eq!((types, resolved.by_attributes), (vec!["m5.large"], false), "{first:?}");
+            let missing = resolved.left_out.expect("is told");
+            assert_eq!(missing == unknown, first.template.is_some(), "{missing}");
+            assert_eq!(resolve(vec![first]).expect_err("none tells"), missing);
+        }
+        assert_eq!(resolve(vec![line(Some("m5.large"), None)]).map(|resolved| resolved.left_out), Ok(None));
     }
 
     #[test]
