@@ -137,7 +137,7 @@ pub enum TemplateId {
 }
 
 /// An override of a mixed instances policy.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Override {
     /// The instance type, if it names one.
     pub instance_type: Option<String>,
@@ -145,6 +145,8 @@ pub struct Override {
     pub requirements: Option<Requirements>,
     /// Its own launch template, if any.
     pub template: Option<TemplateRef>,
+    /// Its own image, in place of the launch template's, if any.
+    pub image: Option<String>,
 }
 
 /// On-Demand and Spot shares of a mixed instances policy.
@@ -348,6 +350,7 @@ impl Launch {
                 instance_type: line.instance_type.clone(),
                 requirements: line.instance_requirements.as_ref().map(Requirements::of_group),
                 template: line.launch_template_specification.as_ref().and_then(TemplateRef::of),
+                image: line.image_id.clone(),
             })
             .collect();
         // A policy without a distribution means On-Demand only:

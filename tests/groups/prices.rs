@@ -202,11 +202,7 @@ async fn yuan_are_not_taken_for_dollars() {
 
 /// A snapshot of a group that launches these types.
 fn launches(world: &World, types: &[&str]) -> Snapshot {
-    let of_type = |kind: &&str| Override {
-        instance_type: Some((*kind).to_owned()),
-        requirements: None,
-        template: None,
-    };
+    let of_type = |kind: &&str| Override { instance_type: Some((*kind).to_owned()), ..Override::default() };
     let launch = Launch { overrides: types.iter().map(of_type).collect(), ..Launch::default() };
     let asg = AutoScalingGroup { name: "web".into(), launch, ..AutoScalingGroup::default() };
     Snapshot::new(world.clock.now(), [Arc::new(Group { asg: Arc::new(asg), ..Group::default() })])

@@ -70,6 +70,9 @@ async fn attributes_are_met_by_types_of_the_images_architecture_unless_a_tag_tel
     let groups = [
         group("template", 0).template_data(from("ami-arm")),
         group("override", 0).launch_template("arm", "1").mixed(MixedSpec::meeting(any())),
+        group("own-image", 0)
+            .template_data(TemplateData::untyped())
+            .mixed(MixedSpec::meeting(any()).image("ami-arm")),
         group("tagged", 0)
             .template_data(from("ami-arm"))
             .tag(format!("{NODE_TEMPLATE}/label/kubernetes.io/arch"), "amd64"),
@@ -82,6 +85,7 @@ async fn attributes_are_met_by_types_of_the_images_architecture_unless_a_tag_tel
     for (group, expected) in [
         ("template", "m6g.large"),
         ("override", "m6g.large"),
+        ("own-image", "m6g.large"),
         ("tagged", "m5.large"),
         ("intel", "m5.large"),
         ("gone", "m5.large"),

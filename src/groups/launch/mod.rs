@@ -296,7 +296,7 @@ impl LaunchCache {
             if let Some(missing) = left_out {
                 return Err(missing);
             }
-            let names = self.spec_names(&base, arm)?;
+            let names = self.spec_names(&base, base.image.as_deref(), arm)?;
             pairs.extend(names.into_iter().map(|name| (name, Arc::clone(&base))));
         }
         let by_attributes = by_attributes.unwrap_or(base.instance_type.is_none());
@@ -312,23 +312,29 @@ impl LaunchCache {
     ) -> Result<(Arc<LaunchSpec>, Vec<String>), String> {
         let own = line.template.as_ref().map(|template| self.spec(template)).transpose()?;
         let spec = own.as_ref().unwrap_or(base);
+        let image = line.image.as_ref().or(spec.image.as_ref()).map(String::as_str);
         let names = if let Some(name) = &line.instance_type {
             vec![name.clone()]
         } else if let Some(requirements) = &line.requirements {
-            self.matching(requirements, self.is_arm(arm, spec.image.as_deref())?)?.to_vec()
+            self.matching(requirements, self.is_arm(arm, image)?)?.to_vec()
         } else if own.is_some() {
-            self.spec_names(spec, arm)?
+            self.spec_names(spec, image, arm)?
         } else {
             Vec::new()
         };
         Ok((Arc::clone(spec), names))
     }
 
-    fn spec_names(&self, spec: &LaunchSpec, arm: Option<bool>) -> Result<Vec<String>, String> {
+    fn spec_names(
+        &self,
+        spec: &LaunchSpec,
+        image: Option<&str>,
+        arm: Option<bool>,
+    ) -> Result<Vec<String>, String> {
         match (&spec.instance_type, &spec.requirements) {
             (Some(name), _) => Ok(vec![name.clone()]),
             (None, Some(requirements)) => {
-                let arm = self.is_arm(arm, spec.image.as_deref())?;
+                let arm = self.is_arm(arm, image)?;
                 Ok(self.matching(requirements, arm)?.to_vec())
             }
             (None, None) => Err("the launch template names no instance type".to_owned()),
@@ -349,7 +355,13 @@ impl LaunchCache {
         let image = |of: &TemplateRef| self.templates.get(of).map(|spec| spec.image.as_deref());
         let base = launch.templates().next().map_or(Some(None), image);
         let of_lines = launch.overrides.iter().filter_map(move |line| {
-            Some((line.requirements.as_ref()?, line.template.as_ref().map_or(base, image)?))
+            let of_own = || {
+                let own = self.templates.get(line.template.as_ref()?)?;
+                own.requirements.as_ref().filter(|_| own.instance_type.is_none())
+            };
+            let image = || line.template.as_ref().map_or(base, image);
+            let requirements = line.requirements.as_ref().or_else(of_own)?;
+            Some((requirements, line.image.as_deref().map(Some).or_else(image)?))
         });
         let specs = launch.templates().filter_map(|of| self.templates.get(of));
         of_lines.chain(
@@ -430,8 +442,8 @@ mod tests {
         cache.templates.know(&own, spec("own"));
         let line = |instance_type: &str, template: Option<&TemplateRef>| Override {
             instance_type: Some(instance_type.to_owned()),
-            requirements: None,
             template: template.cloned(),
+            ..Override::default()
         };
         let overrides = vec![
             line("m5.large", None),
@@ -467,6 +479,7 @@ mod tests {
             instance_type: instance_type.map(str::to_owned),
             requirements: instance_type.is_none().then(|| Requirements::of_group(&any)),
             template: template.cloned(),
+            ..Override::default()
         };
         let resolve = |overrides| {
             let source = Some(Source::Configuration(name.clone()));

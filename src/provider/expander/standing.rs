@@ -164,11 +164,8 @@ mod tests {
     const TYPE: &str = "node.kubernetes.io/instance-type";
 
     fn group(name: &str, zones: &[&str], types: &[&str], live: &[&str]) -> Group {
-        let of_type = |kind: &&str| Override {
-            instance_type: Some((*kind).to_owned()),
-            requirements: None,
-            template: None,
-        };
+        let of_type =
+            |kind: &&str| Override { instance_type: Some((*kind).to_owned()), ..Override::default() };
         let instances = live.iter().enumerate().map(|(n, zone)| Instance {
             id: format!("i-{name}{n}").as_str().into(),
             zone: (*zone).to_owned(),
@@ -299,7 +296,7 @@ mod tests {
         let by_attributes = |name: &str, named: &[&str]| {
             let mut group = labelled(group(name, &["a"], named, &[]), "m5.large", 3);
             // By which, is no matter.
-            let line = Override { instance_type: None, requirements: None, template: None };
+            let line = Override::default();
             Arc::make_mut(&mut group.asg).launch.overrides.push(line);
             group
         };

@@ -339,10 +339,10 @@ impl Group {
                 let by_requirements =
                     || data.requirements.as_ref().and_then(|wanted| first_meeting(|t| wanted.met_by(t)));
                 Some(Blueprint {
+                    image: self.mixed.as_ref().and_then(own_image).unwrap_or(&data.image).clone(),
                     instance_type: by_policy
                         .or_else(|| data.instance_type.clone())
                         .or_else(by_requirements)?,
-                    image: data.image.clone(),
                     spot: spot_override.unwrap_or(data.spot),
                     origin: Origin::Template { id: id.clone(), name: name.clone(), version },
                 })
@@ -374,7 +374,7 @@ impl Group {
     fn next_weighed(&self) -> Option<(String, u32)> {
         let lines = self.mixed.iter().flat_map(|mixed| &mixed.overrides).filter_map(|one| match one {
             Override::Type { name, weight, .. } => Some((name.clone(), (*weight)?)),
-            Override::Requirements(_) => None,
+            Override::Requirements { .. } => None,
         });
         let lines: Vec<_> = lines.collect();
         let missing = (self.desired as usize).saturating_sub(self.capacity());
@@ -416,10 +416,18 @@ impl Group {
     }
 }
 
+/// The image of a policy that asks for attributes, if it has one of its own.
+fn own_image(mixed: &MixedSpec) -> Option<&String> {
+    mixed.overrides.iter().find_map(|one| match one {
+        Override::Type { .. } => None,
+        Override::Requirements { image, .. } => image.as_ref(),
+    })
+}
+
 fn first_type(mixed: &MixedSpec) -> Option<String> {
     mixed.overrides.iter().find_map(|one| match one {
         Override::Type { name, .. } => Some(name.clone()),
-        Override::Requirements(wanted) => first_meeting(|candidate| wanted.met_by(candidate)),
+        Override::Requirements { wanted, .. } => first_meeting(|candidate| wanted.met_by(candidate)),
     })
 }
 

@@ -81,7 +81,11 @@ pub(super) enum Override {
         /// Name and version of its own launch template, if it has one.
         template: Option<(String, String)>,
     },
-    Requirements(Requirements),
+    Requirements {
+        wanted: Requirements,
+        /// Its own image, if it has one.
+        image: Option<String>,
+    },
 }
 
 impl MixedSpec {
@@ -112,8 +116,19 @@ impl MixedSpec {
 
     /// Instances of any type that meets `requirements`; the group launches the first.
     pub fn meeting(requirements: Requirements) -> Self {
-        let overrides = vec![Override::Requirements(requirements)];
+        let overrides = vec![Override::Requirements { wanted: requirements, image: None }];
         Self { overrides, on_demand_base: 0, on_demand_percentage: 100 }
+    }
+
+    /// With this image for its attributes, in place of the launch template's.
+    #[must_use]
+    pub fn image(mut self, id: &str) -> Self {
+        for one in &mut self.overrides {
+            if let Override::Requirements { image, .. } = one {
+                *image = Some(id.to_owned());
+            }
+        }
+        self
     }
 
     /// With one more type, which has a launch template of its own.

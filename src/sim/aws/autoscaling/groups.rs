@@ -229,8 +229,9 @@ fn write_mixed(xml: &mut Xml, mixed: &MixedSpec, source: &Source) {
                         });
                     }
                 }
-                Override::Requirements(wanted) => {
-                    xml.inside("InstanceRequirements", |xml| wanted.write(xml, Spelling::AutoScaling));
+                Override::Requirements { wanted, image } => {
+                    xml.optional("ImageId", image.as_ref())
+                        .inside("InstanceRequirements", |xml| wanted.write(xml, Spelling::AutoScaling));
                 }
             });
         })
