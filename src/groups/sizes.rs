@@ -11,7 +11,7 @@
 //! as the minimum allows; what is told fits together, so that cluster-autoscaler asks for nothing that is refused.
 
 use super::weights;
-use crate::aws::{AutoScalingGroup, Instance};
+use crate::aws::{AutoScalingGroup, Frozen, Instance};
 
 /// Why a change of a size is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +49,16 @@ pub enum SizeError {
         size: i32,
         /// The minimum in force.
         min: i32,
+    },
+    /// AWS does not change the group this way now.
+    #[error("group {group} cannot {change}: {why}")]
+    Stopped {
+        /// Name of the group.
+        group: String,
+        /// `grow` or `shrink`.
+        change: &'static str,
+        /// What keeps it from that.
+        why: String,
     },
     /// The group's sizes are units, those of the call instances.
     #[error(
@@ -116,20 +126,23 @@ fn count(group: &AutoScalingGroup, such: impl Fn(&Instance) -> bool) -> i32 {
     group.live().filter(|&instance| such(instance)).count() as i32
 }
 
-/// Largest size in force at AWS: a group with Launch suspended, or that AWS refuses to change, cannot grow.
+/// Refuses what only this process, Launch or Terminate, could do, if AWS does not run it for the group now.
+fn runs(group: &AutoScalingGroup, process: &str) -> Result<(), SizeError> {
+    let why = match &group.frozen {
+        _ if !suspends(group, process) => return Ok(()),
+        Some(Frozen::OperatedBy(service)) => format!("{service} operates it, and alone may change it"),
+        Some(Frozen::Deleting) => "it is being deleted".to_owned(),
+        None => format!("its process {process} is suspended"),
+    };
+    let change = if process == "Launch" { "grow" } else { "shrink" };
+    Err(SizeError::Stopped { group: group.name.to_string(), change, why })
+}
+
+/// Whether AWS does not run this process for the group now. Without Launch it cannot grow, without Terminate not shrink; nor can one that
+/// AWS refuses to change.
 ///
 /// Source: [Suspend and resume
 /// processes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html).
-pub fn max_size(group: &AutoScalingGroup) -> i32 {
-    if suspends(group, "Launch") { group.desired } else { group.max }
-}
-
-/// Smallest size in force at AWS: a group with Terminate suspended, or that AWS refuses to change, cannot shrink.
-pub fn min_size(group: &AutoScalingGroup) -> i32 {
-    if suspends(group, "Terminate") { group.desired } else { group.min }
-}
-
-/// Whether AWS does not run this process for the group now.
 fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
     group.frozen.is_some() || group.suspended.contains(process)
 }
@@ -157,13 +170,13 @@ pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) ->
         return (target - spare - drained, target);
     }
     let may_grow = !suspends(group, "Launch");
-    let min = if may_grow { min_size(group) } else { min_size(group).min(group.desired) };
-    let below = (min.min(group.desired) - drained - target).max(0);
-    let max = max_size(group) - (group.desired - target);
+    let max = if may_grow { group.max } else { group.desired } - (group.desired - target);
     let least = if suspends(group, "Terminate") {
         let decrements = |instance: &Instance| leaves(instance) == Leaves::WithDecrement;
         target - i32::try_from(spare_missing(group, decrements)).unwrap_or_default()
     } else {
+        let min = if may_grow { group.min } else { group.min.min(group.desired) };
+        let below = (min.min(group.desired) - drained - target).max(0);
         min - drained - below
     };
     (least, max.max(least))
@@ -194,15 +207,11 @@ pub fn increased(
         return Err(SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta });
     }
     in_instances(group)?;
+    runs(group, "Launch")?;
     let size = group.desired.saturating_add(delta);
-    if size > max_size(group) {
+    if size > group.max {
         let leaving = count(group, |instance| leaves(instance) != Leaves::No);
-        return Err(SizeError::AboveMax {
-            group: group.name.to_string(),
-            size,
-            leaving,
-            max: max_size(group),
-        });
+        return Err(SizeError::AboveMax { group: group.name.to_string(), size, leaving, max: group.max });
     }
     Ok(size)
 }
@@ -229,27 +238,30 @@ pub fn removable<'a>(
     decrements: impl Fn(&Instance) -> bool,
 ) -> Result<(), SizeError> {
     let leaving: Vec<&str> = leaving.into_iter().collect();
+    if leaving.is_empty() {
+        return Ok(());
+    }
+    runs(group, "Terminate")?;
     if group.is_weighted() {
         return removable_units(group, &leaving, decrements);
     }
     let size = wanted(group) - count(group, decrements) - leaving.len() as i32;
-    if !leaving.is_empty() && size < min_size(group) {
-        return Err(SizeError::BelowMin { group: group.name.to_string(), size, min: min_size(group) });
+    if size < group.min {
+        return Err(SizeError::BelowMin { group: group.name.to_string(), size, min: group.min });
     }
     Ok(())
 }
 
-/// The same in units: AWS refuses a decrement below the minimum. With Terminate suspended none may leave.
+/// The same in units: AWS refuses a decrement below the minimum.
 fn removable_units(
     group: &AutoScalingGroup,
     leaving: &[&str],
     accepted: impl Fn(&Instance) -> bool,
 ) -> Result<(), SizeError> {
-    let had = weights::units(group, accepted);
-    let min = if suspends(group, "Terminate") { had } else { group.min };
-    let units = had - leaving.iter().map(|id| group.weight(id)).sum::<i32>();
-    if !leaving.is_empty() && units < min {
-        return Err(SizeError::BelowMinUnits { group: group.name.to_string(), units, min });
+    let leaving: i32 = leaving.iter().map(|id| group.weight(id)).sum();
+    let units = weights::units(group, accepted) - leaving;
+    if units < group.min {
+        return Err(SizeError::BelowMinUnits { group: group.name.to_string(), units, min: group.min });
     }
     Ok(())
 }
@@ -355,14 +367,15 @@ mod tests {
         let mut group = group(1, 10, 4, 4, 0);
         group.suspended.insert("Launch".into());
         assert_eq!(limits(&group, leave(0, 1)), (1, 3));
-        assert!(matches!(increased(&group, 1, none), Err(SizeError::AboveMax { max: 4, .. })));
+        let why = "group g cannot grow: its process Launch is suspended";
+        assert_eq!(increased(&group, 1, none).map_err(|e| e.to_string()), Err(why.to_owned()));
         // A tighter flag wants more than it may have.
         group.min = 6;
         assert_eq!([limits(&group, none), limits(&group, leave(0, 1))], [(4, 4), (3, 3)]);
         group.min = 1;
         group.suspended.insert("Terminate".into());
         assert_eq!(limits(&group, leave(0, 1)), (3, 3));
-        assert!(matches!(removable(&group, ["i-0"], first(0)), Err(SizeError::BelowMin { min: 4, .. })));
+        assert!(matches!(removable(&group, ["i-0"], first(0)), Err(SizeError::Stopped { .. })));
     }
 
     #[test]
@@ -375,21 +388,27 @@ mod tests {
         // One leaves with a decrement that was accepted before, another one is drained by cluster-autoscaler.
         assert_eq!((target_size(&group, leave(1, 1)), limits(&group, leave(1, 1))), (6, (5, 9)));
         assert_eq!((target_size(&group, drained(1)), limits(&group, drained(1))), (6, (4, 9)));
-        let refused = Err(SizeError::BelowMin { group: "g".into(), size: 6, min: 7 });
-        assert_eq!(removable(&group, ["i-0"], first(0)), refused);
-        group.frozen = Some(crate::aws::Frozen::Deleting);
+        let why = "group g cannot shrink: its process Terminate is suspended";
+        assert_eq!(removable(&group, ["i-0"], first(0)).map_err(|e| e.to_string()), Err(why.to_owned()));
+        group.frozen = Some(Frozen::Deleting);
         assert_eq!((spare_missing(&group, first(0)), decreased(&group, -9, first(0))), (0, Ok(7)));
         assert_eq!(limits(&group, none), (7, 7));
     }
 
     #[test]
     fn a_group_that_aws_changes_for_nobody_stays_as_it_is() {
-        use crate::aws::Frozen;
-        for frozen in [Frozen::OperatedBy("eks.amazonaws.com".into()), Frozen::Deleting] {
+        for (frozen, why) in [
+            (
+                Frozen::OperatedBy("eks.amazonaws.com".into()),
+                "eks.amazonaws.com operates it, and alone may change it",
+            ),
+            (Frozen::Deleting, "it is being deleted"),
+        ] {
             let group = AutoScalingGroup { frozen: Some(frozen), ..group(1, 10, 4, 4, 0) };
             assert_eq!(limits(&group, none), (4, 4));
-            assert!(matches!(increased(&group, 1, none), Err(SizeError::AboveMax { max: 4, .. })));
-            assert!(matches!(removable(&group, ["i-0"], first(0)), Err(SizeError::BelowMin { min: 4, .. })));
+            let refused = |change| Err(SizeError::Stopped { group: "g".into(), change, why: why.to_owned() });
+            assert_eq!(increased(&group, 1, none), refused("grow").map(|()| 0));
+            assert_eq!(removable(&group, ["i-0"], first(0)), refused("shrink"));
         }
     }
 

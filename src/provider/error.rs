@@ -115,6 +115,7 @@ impl RpcError {
             Self::Size(
                 SizeError::AboveMax { .. }
                 | SizeError::BelowMin { .. }
+                | SizeError::Stopped { .. }
                 | SizeError::Weighted { .. }
                 | SizeError::BelowMinUnits { .. },
             )
@@ -192,6 +193,7 @@ mod tests {
     fn every_error_has_its_code_and_none_is_internal() {
         let delta = SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta: 0 };
         let above = SizeError::AboveMax { group: "g".into(), size: 9, leaving: 0, max: 8 };
+        let stopped = SizeError::Stopped { group: "g".into(), change: "grow", why: "it may not".into() };
         let (node, group) = (String::from("n"), String::from("g"));
         let unfinished = |failed: Vec<RpcError>| RpcError::Unfinished {
             of: 3,
@@ -209,6 +211,7 @@ mod tests {
             (above.into(), Code::FailedPrecondition),
             (below_min().into(), Code::FailedPrecondition),
             (SizeError::Weighted { group: "g".into() }.into(), Code::FailedPrecondition),
+            (stopped.into(), Code::FailedPrecondition),
             (
                 SizeError::BelowMinUnits { group: "g".into(), units: 1, min: 2 }.into(),
                 Code::FailedPrecondition,
