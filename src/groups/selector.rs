@@ -366,13 +366,13 @@ mod tests {
 
     #[test]
     fn a_group_of_another_cluster_is_left_out_unless_it_is_named() {
+        type Case<'a> = (&'a [&'a str], &'a [&'a str], Option<&'a str>, &'a [(&'a str, &'a str)], bool);
         const ENABLED: &str = "k8s.io/cluster-autoscaler/enabled";
         let by_enabled = format!("asg:tag={ENABLED}");
         let by_ours = format!("asg:tag={ENABLED},k8s.io/cluster-autoscaler/ours");
         let both = [by_enabled.as_str(), by_ours.as_str()];
         let (theirs, eks) = (("kubernetes.io/cluster/theirs", "owned"), ("eks:cluster-name", "theirs"));
         let (found, enabled) = (("k8s.io/cluster-autoscaler/ours", ""), (ENABLED, "true"));
-        type Case<'a> = (&'a [&'a str], &'a [&'a str], Option<&'a str>, &'a [(&'a str, &'a str)], bool);
         let table: [Case<'_>; 9] = [
             // Two clusters share a tag.
             (&[], &both, None, &[enabled, theirs], true),
