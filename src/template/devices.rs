@@ -66,7 +66,7 @@ pub(super) fn model(info: &TypeInfo) -> Option<&'static str> {
 }
 
 /// Accelerators, named as by their device plugins.
-fn devices(accelerators: &[Accelerator]) -> BTreeMap<String, i64> {
+pub(super) fn devices(accelerators: &[Accelerator]) -> BTreeMap<String, i64> {
     let mut devices = BTreeMap::new();
     for accelerator in accelerators {
         let Some(name) = resource(accelerator) else { continue };

@@ -19,7 +19,7 @@ pub mod tags;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -42,6 +42,8 @@ pub struct Template {
     pub market: Option<Market>,
     /// How many instance types the group may launch, as far as they are known: its labels name the first.
     pub types: usize,
+    /// Devices that EC2 lists for a type, and a settled node of it has not shown: the template promises them all the same.
+    pub unshown: BTreeSet<String>,
 }
 
 /// (computed − real) / real, for each resource.
@@ -158,8 +160,21 @@ impl Template {
             Some(Difference::of(&computed(facts, settings, last, None)?.allocatable, &real.allocatable))
         });
         let encoded = node::build(facts, zone, first.info, &figures).encode_to_vec().into();
-        Ok(Self { encoded, difference, market: facts.market, types: facts.types.len() })
+        let unshown = facts.types.iter().flat_map(|candidate| unshown(facts, candidate)).collect();
+        Ok(Self { encoded, difference, market: facts.market, types: facts.types.len(), unshown })
     }
+}
+
+/// Devices of a type that its last settled node has not shown, unless a tag says how many there are.
+fn unshown(facts: &Facts<'_>, candidate: &Candidate<'_>) -> Vec<String> {
+    let name = &candidate.info.name;
+    let settled = facts.learned.filter(|learned| learned.settled.contains(name));
+    let Some(shown) = settled.and_then(|learned| learned.types.get(name)) else { return Vec::new() };
+    let is_said = |device: &String| {
+        shown.capacity.devices.contains_key(device) || facts.tags.resources.contains_key(device)
+    };
+    let listed = devices::devices(&candidate.info.accelerators).into_keys();
+    listed.filter(|device| !is_said(device)).collect()
 }
 
 /// What a node of this type is computed to be, from the memory that it has shown, if any, in KiB. Of several launch

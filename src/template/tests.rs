@@ -186,6 +186,45 @@ fn what_eks_says_beats_what_older_nodes_have_shown() {
 }
 
 #[test]
+fn a_device_that_no_settled_node_of_the_type_has_shown_is_named_unless_a_tag_says_how_many_there_are() {
+    let mut inf1 = instance_type("inf1.xlarge", 4, 8, 4, 10);
+    inf1.accelerators = vec![Accelerator {
+        manufacturer: "AWS".to_owned(),
+        name: "Inferentia".to_owned(),
+        count: 1,
+        cores: 4,
+    }];
+    let shown = |devices: &[&str]| {
+        let devices = devices.iter().map(|&name| (name.to_owned(), 1)).collect();
+        let capacity = Resources { devices, ..Resources::default() };
+        [("inf1.xlarge".to_owned(), Figures { capacity, ..Figures::default() })].into()
+    };
+    let (zones, specs) = (["a".to_owned()], [Arc::new(LaunchSpec::default())]);
+    let types = [Candidate { info: &inf1, specs: &specs }];
+    let (device, cores) = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore");
+    for (settled, shows, tagged, expected) in [
+        (true, &[][..], None, &[device, cores][..]),
+        (true, &[device], None, &[cores]),
+        (true, &[], Some(device), &[cores]),
+        (true, &[device, cores], None, &[]),
+        (false, &[], None, &[]),
+    ] {
+        let learned = Learned {
+            types: shown(shows),
+            settled: settled.then(|| inf1.name.clone()).into_iter().collect(),
+            ..Learned::default()
+        };
+        let tags = tagged.map(|name| {
+            (format!("k8s.io/cluster-autoscaler/node-template/resources/{name}"), "0".to_owned())
+        });
+        let (tags, _) = tags::read(&tags.into_iter().collect());
+        let facts = Facts { learned: Some(&learned), ..bare(&types, &zones, &tags) };
+        let template = Template::of(&facts, &Settings::default()).expect("has a type and a zone");
+        assert_eq!(template.unshown.iter().map(String::as_str).collect::<Vec<_>>(), expected, "{shows:?}");
+    }
+}
+
+#[test]
 fn a_tag_beats_what_eks_says_but_for_its_labels() {
     let (described, m5) = (described(), instance_type("m5.large", 2, 8, 3, 10));
     let tags = [

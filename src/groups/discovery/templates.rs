@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::trouble::Trouble;
 use crate::aws::{AutoScalingGroup, Aws, ManagedNodeGroup};
+use crate::clock::elapsed;
 use crate::groups::Group;
 use crate::groups::launch::{LaunchCache, Resolved, Wanted};
 use crate::groups::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
@@ -18,6 +19,9 @@ use crate::template::{Candidate, Facts, LearnedStore, Managed, Settings, Templat
 /// How long the first refresh waits for what earlier runs learned of nodes. One read of a ConfigMap takes milliseconds; an API
 /// server that has not answered by then is down, and cluster-autoscaler waits for the refresh.
 const LEARNED_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long nodes may have shown no device before somebody is told: device plugins are up within minutes.
+const UNSHOWN_FOR: Duration = Duration::from_mins(30);
 
 /// What templates are made of, as far as it is known.
 #[derive(Debug, Default)]
@@ -32,6 +36,8 @@ pub(super) struct Templates {
     warned: BTreeSet<(GroupName, BadTag)>,
     /// What was not known of overrides that were left out, by group.
     left_out: BTreeMap<GroupName, String>,
+    /// Devices that groups' nodes have not shown: since when, and whether that was told.
+    unshown: BTreeMap<(GroupName, String), (Timestamp, bool)>,
     /// The last complete template of each group.
     last: BTreeMap<GroupName, Arc<Template>>,
     launch_trouble: Trouble,
@@ -116,7 +122,8 @@ impl Templates {
         }
         self.last.retain(|name, _| names.contains(name));
         self.left_out.retain(|name, _| names.contains(name));
-        groups.into_iter().zip(made).map(|(seen, made)| self.with_template(seen.group, made)).collect()
+        self.unshown.retain(|(name, _), _| names.contains(name));
+        groups.into_iter().zip(made).map(|(seen, made)| self.with_template(seen.group, made, now)).collect()
     }
 
     fn seen(&mut self, asg: Arc<AutoScalingGroup>) -> Seen {
@@ -181,8 +188,9 @@ impl Templates {
     }
 
     /// The group with its template, or with what stands in for one.
-    fn with_template(&mut self, mut group: Group, made: Made) -> Group {
+    fn with_template(&mut self, mut group: Group, made: Made, now: Timestamp) -> Group {
         if let Made::Complete(Ok(template)) = &made {
+            self.note_unshown(&group.asg.name, &template.unshown, now);
             self.last.insert(group.asg.name.clone(), Arc::clone(template));
         } else {
             group.stand_in = self.last.get(&group.asg.name).cloned();
@@ -204,10 +212,29 @@ impl Templates {
         if self.left_out.get(group) != Some(missing) {
             self.left_out.insert(group.clone(), missing.clone());
             tracing::warn!(
-                %group,
+                group = group.as_str(),
                 missing,
                 "the group's template leaves out an override of its mixed instances policy: it says what nodes of the others will be"
             );
+        }
+    }
+
+    /// Warns once of a device that nodes have not shown for long: cluster-autoscaler buys for pods that ask for it, and none fits.
+    fn note_unshown(&mut self, group: &GroupName, unshown: &BTreeSet<String>, now: Timestamp) {
+        self.unshown.retain(|(name, device), _| name != group || unshown.contains(device));
+        for device in unshown {
+            let known = self.unshown.entry((group.clone(), device.clone()));
+            let (since, is_told) = known.or_insert((now, false));
+            if !*is_told && elapsed(*since, now) >= UNSHOWN_FOR {
+                *is_told = true;
+                tracing::warn!(
+                    group = group.as_str(),
+                    device,
+                    tag = format!("{}resources/{device}", tags::PREFIX),
+                    "the group's nodes have not shown a device that EC2 lists for their type: the template promises it all the same. \
+                     Where it is not to come, the tag with the value 0 takes it off"
+                );
+            }
         }
     }
 
@@ -235,6 +262,26 @@ mod tests {
 
     use super::*;
     use crate::telemetry::captured::{self, warned_groups};
+
+    #[test]
+    fn a_device_that_nodes_do_not_show_is_told_once_after_half_an_hour_and_again_after_they_did() {
+        let (log, _guard) = captured::log(Level::WARN);
+        let mut templates = Templates::default();
+        let at = |minute: i64| Timestamp::from_second(60 * minute).expect("in range");
+        let (neuron, none) = (BTreeSet::from(["aws.amazon.com/neuron".to_owned()]), BTreeSet::new());
+        let mut look = |minute, unshown| {
+            templates.note_unshown(&"g".into(), unshown, at(minute));
+            templates.note_unshown(&"h".into(), &none, at(minute));
+            warned_groups(&log).len()
+        };
+        assert_eq!([0, 29, 30, 99].map(|minute| look(minute, &neuron)), [0, 0, 1, 1]);
+        assert_eq!(
+            (look(100, &none), look(101, &neuron), look(130, &neuron), look(131, &neuron)),
+            (1, 1, 1, 2)
+        );
+        let tag = "tag=\"k8s.io/cluster-autoscaler/node-template/resources/aws.amazon.com/neuron\"";
+        assert!(log.text().contains(tag), "{}", log.text());
+    }
 
     #[test]
     fn a_bad_tag_is_warned_of_once_and_again_after_it_was_right() {

@@ -15,7 +15,8 @@ use std::time::Duration;
 use crate::aws::MOST_PODS;
 use crate::k8s::{Taint, quantity};
 
-const PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
+/// What the keys of all tags of a template begin with.
+pub const PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
 
 /// Whether prefix delegation is on. cluster-autoscaler has no tag for this.
 const PREFIX_DELEGATION: &str = "ebbtide/prefix-delegation";
