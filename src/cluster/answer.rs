@@ -129,7 +129,7 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
         404 if details.is_some_and(|details| !details.kind.is_empty() && details.kind != "pods") => {
             Answer::Unclear(text())
         }
-        404 => Answer::Gone,
+        404 if status.is_some_and(|status| status.reason == "NotFound") => Answer::Gone,
         409 if names_another_uid(&text()) => Answer::Gone,
         403 if cause("NamespaceTerminating").is_some() => Answer::GoingAnyway,
         429 => match cause("DisruptionBudget") {
@@ -221,6 +221,9 @@ mod tests {
             r#"{"kind":"Status","status":"Failure","message":"forbidden","code":403,"details":{"causes":[{"reason":"NamespaceTerminating","message":"namespace x is being terminated"}]}}"#,
         );
         let denied = status(r#"{"kind":"Status","status":"Failure","message":"may not","code":403}"#);
+        let not_there = status(
+            r#"{"kind":"Status","status":"Failure","message":"pods \"web-1\" not found","reason":"NotFound","details":{"name":"web-1","kind":"pods"},"code":404}"#,
+        );
         let two = status(r#"{"kind":"Status","status":"Failure","message":"two budgets","code":500}"#);
         let busy = status(
             r#"{"kind":"Status","status":"Failure","message":"later","code":429,"details":{"retryAfterSeconds":7}}"#,
@@ -229,7 +232,8 @@ mod tests {
         let busy_for = |pause| Answer::Busy(pause, "HTTP 429".into());
         let table = [
             (201, None, None, Answer::Going),
-            (404, None, None, Answer::Gone),
+            (404, None, Some(&not_there), Answer::Gone),
+            (404, None, None, Answer::Unclear("HTTP 404".into())),
             (409, None, Some(&other_uid), Answer::Gone),
             (409, None, Some(&other_uid_delete), Answer::Gone),
             (409, None, Some(&conflict), Answer::Unclear("the object has been modified".into())),

@@ -56,12 +56,11 @@ impl Claims {
     /// Takes in the Node's annotation at `now`, by the record's clock. `at_start`: an earlier run wrote it.
     pub fn see(&mut self, node: &NodeView, at_start: bool, now: Timestamp) {
         let written = node.record.as_deref();
-        // What is listed once is taken off with the record only.
-        let marks = node_patch::scale_in_marks(node);
-        if written.is_none() {
+        // What was listed once is there as long as the record, or the taint.
+        if written.is_none() && !node_patch::has_our_taint(node) {
             self.marks.clear();
         }
-        self.marks.extend(marks);
+        self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
         if self.written.as_ref() == written {
             return;
         }

@@ -197,12 +197,9 @@ fn warning(reason: Reason, topic: impl Into<String>, note: String) -> NodeEvent 
 
 /// A scale-in begins. `until`: when the instance must have been released, by the wall clock.
 pub(super) fn draining(cause: Cause, instance: &str, until: Option<Timestamp>) -> NodeEvent {
-    let note = format!("cause {cause}: workloads are asked to leave {}, {}", id(instance), limit_of(until));
+    let limit = until.map_or("without a time limit".to_owned(), |until| format!("until {until:.0}"));
+    let note = format!("cause {cause}: workloads are asked to leave {}, {limit}", id(instance));
     normal(Reason::Draining, "draining", note)
-}
-
-fn limit_of(until: Option<Timestamp>) -> String {
-    until.map_or("without a time limit".to_owned(), |until| format!("until {until:.0}"))
 }
 
 /// A workload has come to a node that had none left.
@@ -514,10 +511,9 @@ pub(super) fn cancelled_by_a_person() -> NodeEvent {
 }
 
 /// Somebody has changed the annotation or taken it off too late.
-pub(super) fn goes_on(instance: &str, until: Option<Timestamp>) -> NodeEvent {
-    let limit = limit_of(until);
+pub(super) fn goes_on(instance: &str) -> NodeEvent {
     let note = format!(
-        "the record in annotation ebbtide/scale-in is gone, but AWS has been told to end instance {}: the drain goes on, {limit}",
+        "the record in annotation ebbtide/scale-in is gone, but AWS has been told to end instance {}: the scale-in goes on",
         id(instance)
     );
     warning(Reason::GoesOn, "goes on", note)

@@ -1,7 +1,7 @@
 //! What is known of held instances beside the record on the Node: since when AWS holds them, and until when their pods
 //! need them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
@@ -19,8 +19,8 @@ pub struct Holds {
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
     /// When AWS accepted the completion of our hook, a moment ago.
     completed: Mutex<BTreeMap<InstanceId, Timestamp>>,
-    /// Groups for whose instances AWS has denied a heartbeat, and taken none since, and when that was last.
-    denied: Mutex<BTreeMap<GroupName, Timestamp>>,
+    /// Groups for whose instances AWS has denied a heartbeat, and taken none since.
+    denied: Mutex<BTreeSet<GroupName>>,
     /// Since when this process has seen that the node of an instance is being released.
     releasing: Mutex<BTreeMap<InstanceId, Timestamp>>,
 }
@@ -35,9 +35,6 @@ pub struct Span {
     /// When it ceases to because it takes no heartbeats, if that is so.
     pub ends: Option<Timestamp>,
 }
-
-/// Heartbeats that AWS has denied are tried anew after this time: as long as none is sent, nothing tells that they are allowed again.
-const DENIED_FOR: SignedDuration = SignedDuration::from_mins(30);
 
 /// A refresh shows by then that a hook was completed.
 const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
@@ -83,19 +80,18 @@ impl Holds {
     }
 
     /// Notes AWS's answer to a heartbeat for an instance of the group.
-    pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>, now: Timestamp) {
+    pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>) {
         let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
         match answer {
             Ok(()) => _ = denied.remove(group),
-            Err(AwsError::Denied { .. }) => _ = denied.insert(group.clone(), now),
+            Err(AwsError::Denied { .. }) => _ = denied.insert(group.clone()),
             Err(_) => {}
         }
     }
 
-    /// Whether AWS has denied a heartbeat for an instance of the group lately, and has taken none since.
-    pub(super) fn are_heartbeats_denied(&self, group: &GroupName, now: Timestamp) -> bool {
-        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        denied.get(group).is_some_and(|at| now < later(*at, DENIED_FOR))
+    /// Whether AWS has denied a heartbeat for an instance of the group, and has taken none since.
+    pub(super) fn are_heartbeats_denied(&self, group: &GroupName) -> bool {
+        self.denied.lock().unwrap_or_else(PoisonError::into_inner).contains(group)
     }
 
     /// Notes whether the node of an instance is being released, as far as its record is believed.
@@ -188,7 +184,6 @@ fn began(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aws::Operation;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")
@@ -201,18 +196,6 @@ mod tests {
         assert_eq!(holds.needed(&"i-1".into()), Some(at(100)));
         holds.note_node(&"i-1".into());
         assert_eq!(holds.needed(&"i-1".into()), None);
-    }
-
-    #[test]
-    fn heartbeats_that_were_denied_once_are_not_for_ever() {
-        let (holds, group) = (Holds::default(), GroupName::from("g"));
-        let denied = AwsError::of_service(Operation::RecordLifecycleActionHeartbeat, 403, "AccessDenied", "");
-        holds.note_beat(&group, &Err(denied), at(0));
-        for (second, is_denied) in [(0, true), (1_799, true), (1_800, false)] {
-            assert_eq!(holds.are_heartbeats_denied(&group, at(second)), is_denied, "{second}");
-        }
-        holds.note_beat(&group, &Ok(()), at(1));
-        assert!(!holds.are_heartbeats_denied(&group, at(2)));
     }
 
     #[test]

@@ -198,6 +198,8 @@ pub struct Memory {
     pub elsewhere_since: Option<Timestamp>,
     /// Since when descriptions have shown the instance in service, or on its way into it.
     pub in_service_since: Option<Timestamp>,
+    /// Since when they have shown it in service.
+    pub back_since: Option<Timestamp>,
 }
 
 /// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, plus or minus a fifth so that nodes do not retry in
@@ -331,6 +333,10 @@ impl Memory {
             }
             _ => None,
         };
+        self.back_since = match instance {
+            Membership::In { lifecycle: Lifecycle::InService, seen, .. } => self.back_since.or(Some(*seen)),
+            _ => None,
+        };
     }
 
     /// Notes the pods on the node and forgets those that are gone.
@@ -392,11 +398,12 @@ impl Memory {
             Membership::In { lifecycle, .. } => Some(*lifecycle),
             Membership::Unknown | Membership::Elsewhere { .. } => None,
         };
-        let is_kept = lifecycle.is_some_and(Lifecycle::is_live) && !node_patch::has_scale_in_marks(node);
-        if is_kept || matches!(self.claims.believed(), Some(Written::Record(_))) {
+        let is_going = lifecycle.is_some_and(Lifecycle::is_terminating);
+        let is_over = !is_going && !node_patch::has_our_taint(node);
+        if is_over || matches!(self.claims.believed(), Some(Written::Record(_))) {
             self.lost = None;
         } else if let Some(before) = before {
-            let is_told = before.terminate_at.is_some() || lifecycle.is_some_and(Lifecycle::is_terminating);
+            let is_told = before.terminate_at.is_some() || is_going;
             self.lost = is_told.then_some(before);
         }
     }

@@ -50,7 +50,8 @@ impl Mark {
     }
 }
 
-fn marks(node: &NodeView) -> BTreeSet<Mark> {
+/// What the Node lists of what we have put on.
+pub(super) fn marks(node: &NodeView) -> BTreeSet<Mark> {
     let words: Vec<&str> = node.marks.as_deref().unwrap_or_default().split(',').map(str::trim).collect();
     Mark::ALL.into_iter().filter(|mark| words.contains(&mark.as_str())).collect()
 }
@@ -62,27 +63,19 @@ fn marks_value(marks: &BTreeSet<Mark>) -> Value {
     json!(marks.iter().map(|mark| mark.as_str()).collect::<Vec<_>>().join(","))
 }
 
-/// The marks of a scale-in that the Node carries.
-pub(super) fn scale_in_marks(node: &NodeView) -> BTreeSet<Mark> {
-    let mut marks = marks(node);
-    marks.remove(&Mark::Guard);
-    marks
+/// The marks of a scale-in among these.
+pub(super) fn of_scale_in(marks: &BTreeSet<Mark>) -> impl Iterator<Item = Mark> {
+    marks.iter().copied().filter(|mark| *mark != Mark::Guard)
 }
 
-/// Whether the Node carries marks of a scale-in.
+/// Whether the Node lists marks of a scale-in.
 pub(super) fn has_scale_in_marks(node: &NodeView) -> bool {
-    !scale_in_marks(node).is_empty()
+    of_scale_in(&marks(node)).next().is_some()
 }
 
-/// The patch that lists marks again that somebody has taken out of the list; `None` if all are there.
-pub(super) fn with_marks(node: &NodeView, had: &BTreeSet<Mark>) -> Option<Value> {
-    let ours = marks(node);
-    if had.is_subset(&ours) {
-        return None;
-    }
-    let mut patch = based_on(node);
-    patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours.union(had).copied().collect());
-    Some(patch)
+/// Whether the Node has our taint, which goes with the rest that a scale-in has put on.
+pub(super) fn has_our_taint(node: &NodeView) -> bool {
+    node.taint(names::TO_BE_DELETED).is_some_and(|taint| taint.effect == EFFECT)
 }
 
 /// Whether DaemonSet pods of the Node may carry our guard.
@@ -98,7 +91,17 @@ pub(super) fn taint_expires(node: &NodeView) -> Option<Timestamp> {
 
 /// The patch that writes `record` and puts on the marks that are missing.
 pub(super) fn with_record(node: &NodeView, record: &Record, now: Timestamp) -> Value {
-    let mut patch = put_on(node, now).unwrap_or_else(|| based_on(node));
+    with_record_over(node, marks(node), record, now)
+}
+
+/// The same of a Node that has these marks, whatever it lists.
+pub(super) fn with_record_over(
+    node: &NodeView,
+    ours: BTreeSet<Mark>,
+    record: &Record,
+    now: Timestamp,
+) -> Value {
+    let mut patch = put_on(node, ours, now).unwrap_or_else(|| based_on(node));
     patch["metadata"]["annotations"][names::RECORD] = json!(record::write(record));
     patch
 }
@@ -115,11 +118,10 @@ pub(super) fn record_in(patch: &Value) -> Option<&str> {
     patch["metadata"]["annotations"][names::RECORD].as_str()
 }
 
-/// The patch that restores missing or stale marks; `None` if all is well.
-pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
+/// The patch that restores missing or stale marks of a Node that has `ours`, whatever it lists; `None` if all is well.
+pub(super) fn put_on(node: &NodeView, mut ours: BTreeSet<Mark>, now: Timestamp) -> Option<Value> {
     let mut patch = based_on(node);
-    let mut ours = marks(node);
-    let mut missing = false;
+    let mut missing = ours != marks(node);
     if !node.unschedulable {
         patch["spec"]["unschedulable"] = json!(true);
         ours.insert(Mark::Cordon);
@@ -130,8 +132,7 @@ pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
         ours.insert(Mark::LoadBalancer);
         missing = true;
     }
-    let is_soft = node.taint(names::TO_BE_DELETED).is_some_and(|taint| taint.effect == EFFECT);
-    if !is_soft || taint_expires(node).is_none_or(|expires| expires <= now) {
+    if !has_our_taint(node) || taint_expires(node).is_none_or(|expires| expires <= now) {
         let fresh = Taint {
             key: names::TO_BE_DELETED.into(),
             value: Some(now.as_second().to_string()),
@@ -176,10 +177,9 @@ pub(super) fn without_record(node: &NodeView) -> Value {
     patch
 }
 
-/// The patch that takes off the record and what the scale-in put on.
-pub(super) fn take_off(node: &NodeView) -> Value {
+/// The patch that takes off the record and what the scale-in put on, which is `ours`.
+pub(super) fn take_off(node: &NodeView, mut ours: BTreeSet<Mark>) -> Value {
     let mut patch = based_on(node);
-    let mut ours = marks(node);
     if ours.remove(&Mark::Cordon) {
         patch["spec"]["unschedulable"] = Value::Null;
     }

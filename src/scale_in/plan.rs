@@ -39,7 +39,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
         }
         Some(Written::Record(_)) => {
             // Another instance has taken the Node over: the record is about the old one.
-            s.patch(&mut plan, node_patch::take_off(s.node), Vec::new());
+            s.patch(&mut plan, s.take_off(), Vec::new());
             None
         }
         Some(Written::Wish(wish)) => {
@@ -160,7 +160,7 @@ fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
 }
 
 /// Whether the record is void: the group took the instance out and has it in service again (root volume replaced, back
-/// from the warm pool, or attached again). The Node goes back into service once it is Ready.
+/// from the warm pool, or attached again). The Node goes back into service once it is Ready, or has not become so in time.
 fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Membership::In { group, lifecycle: Lifecycle::Pending | Lifecycle::InService, seen } = &s.instance
     else {
@@ -179,13 +179,15 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     if record.cause == Cause::StateChange && !was_spared(s, record, plan) {
         return false;
     }
-    let given_up = later(s.memory.in_service_since.unwrap_or(*seen), NEVER_READY_AFTER);
-    if s.node.ready == Ready::Yes {
-        take_off(s, plan, events::back_in_service(group, &record.instance));
-    } else if given_up <= s.now {
-        take_off(s, plan, events::back_but_not_ready(group, &record.instance));
-    } else {
-        plan.wake(given_up);
+    let given_up = s.memory.back_since.map(|since| later(since, NEVER_READY_AFTER));
+    match given_up {
+        _ if s.node.ready == Ready::Yes => {
+            take_off(s, plan, events::back_in_service(group, &record.instance));
+        }
+        Some(at) if at <= s.now => take_off(s, plan, events::back_but_not_ready(group, &record.instance)),
+        Some(at) => plan.wake(at),
+        // It is on its way.
+        None => {}
     }
     true
 }
@@ -259,15 +261,22 @@ fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 /// Puts the node back into service and announces why.
 fn take_off(s: &Situation<'_>, plan: &mut Plan, why: NodeEvent) {
-    s.patch(plan, node_patch::take_off(s.node), vec![Action::Announce(why)]);
+    s.patch(plan, s.take_off(), vec![Action::Announce(why)]);
+}
+
+/// Tells whoever has taken the record off that it is too late for that.
+fn announce_goes_on(s: &Situation<'_>, plan: &mut Plan) {
+    if let Some(lost) = &s.memory.lost {
+        s.announce(plan, events::goes_on(&lost.instance));
+    }
 }
 
 fn without_record(s: &Situation<'_>, plan: &mut Plan) {
     match &s.instance {
         Membership::Unknown => {}
         Membership::Elsewhere { .. } => {
-            if node_patch::has_scale_in_marks(s.node) {
-                s.patch(plan, node_patch::take_off(s.node), Vec::new());
+            if s.has_scale_in_marks() {
+                s.patch(plan, s.take_off(), Vec::new());
             } else {
                 cordon::end(s, plan);
             }
@@ -276,15 +285,16 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         Membership::In { group, lifecycle, .. }
             if lifecycle.is_held() || *lifecycle == Lifecycle::Terminating =>
         {
+            announce_goes_on(s, plan);
             begin_for_hook(s, group, plan);
         }
         Membership::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
         // The instance is going anyway: marks of a cancelled scale-in may stay.
-        Membership::In { lifecycle, .. } if lifecycle.is_terminating() => {}
+        Membership::In { lifecycle, .. } if lifecycle.is_terminating() => announce_goes_on(s, plan),
         Membership::In { group, lifecycle, seen } => {
-            if node_patch::has_scale_in_marks(s.node) {
+            if s.has_scale_in_marks() {
                 if release::may_still_end(s, *seen, plan) {
-                    return;
+                    return announce_goes_on(s, plan);
                 }
                 return take_off(s, plan, events::cancelled_by_a_person());
             }
@@ -413,12 +423,7 @@ fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut
     let mut record = Record { ends_at: end_of(s, &record.instance), installation, ..record };
     record.release_by = deadline::limit(s.our_limit, &record, held);
     let until = release::expected_limit(s, &record).map(|by| s.theirs(by));
-    let goes_on = s.memory.lost.is_some() && record.release == Release::CompleteHook;
-    let event = if goes_on {
-        events::goes_on(&record.instance, until)
-    } else {
-        events::draining(record.cause, &record.instance, until)
-    };
+    let event = events::draining(record.cause, &record.instance, until);
     s.enter(plan, &record, Phase::Draining, event);
 }
 

@@ -1,6 +1,6 @@
 //! What a plan depends on: data, and questions. Two of these count what they grant: whose turn it is, and who may evict a pod now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::held_since::Span;
 use super::load_balancers::Targets;
 use super::membership::Membership;
 use super::memory::{Memory, Task};
-use super::node_patch;
+use super::node_patch::{self, Mark};
 use super::notices::{Expected, Noticed};
 use super::record::{Phase, Record, Written};
 use super::settings::Settings;
@@ -120,7 +120,22 @@ impl Situation<'_> {
 
     /// The patch that writes the record and all marks of a scale-in.
     pub(super) fn with_record(&self, record: &Record) -> Value {
-        node_patch::with_record(self.node, &record.moved(self.ahead), self.wall)
+        node_patch::with_record_over(self.node, self.marks(), &record.moved(self.ahead), self.wall)
+    }
+
+    /// The patch that takes off the record and what the scale-in put on.
+    pub(super) fn take_off(&self) -> Value {
+        node_patch::take_off(self.node, self.marks())
+    }
+
+    /// What we have put on the Node, though somebody may have taken it out of the list.
+    fn marks(&self) -> BTreeSet<Mark> {
+        node_patch::marks(self.node).union(self.memory.claims.marks()).copied().collect()
+    }
+
+    /// Whether something is on the Node that a scale-in has put on.
+    pub(super) fn has_scale_in_marks(&self) -> bool {
+        node_patch::of_scale_in(&self.marks()).next().is_some()
     }
 
     /// Restores missing marks of the scale-in and keeps the taint fresh.
@@ -133,8 +148,7 @@ impl Situation<'_> {
         if away {
             return;
         }
-        let again = node_patch::with_marks(self.node, self.memory.claims.marks());
-        if let Some(patch) = again.or_else(|| node_patch::put_on(self.node, self.wall)) {
+        if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.wall) {
             self.patch(plan, patch, Vec::new());
         } else {
             let expires = node_patch::taint_expires(self.node).unwrap_or(self.wall);

@@ -18,7 +18,7 @@ use crate::groups::Groups;
 use crate::k8s::{GroupName, InstanceId};
 
 /// A description that is older may not show it. Refreshes that our own changes ask for are as far apart.
-pub(super) const RECENT: Duration = Duration::from_secs(5);
+const RECENT: Duration = Duration::from_secs(5);
 
 /// How long a group that AWS does not describe holds up terminations: reading may be throttled for an hour where writing is not, and
 /// a drained node costs more with each minute.

@@ -1,6 +1,7 @@
 //! Taking an instance out of its group: terminations, and the replacement that comes if the group does it by itself.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -8,12 +9,14 @@ use super::context::{Shared, will_decrement};
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;
-use super::taken_out::RECENT;
 use crate::aws::{AwsError, Operation};
 use crate::clock::{elapsed, later};
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
+
+/// A lock that is given so soon was free.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// An instance to be terminated.
 pub(super) struct Termination {
@@ -39,19 +42,24 @@ pub(super) async fn as_noted(
         let is_old = later(noted_at, SENT_WITHIN) < shared.clock.now();
         !is_old && shared.leadership.leads() && is_still_noted(&shared, &one, under_hook)
     };
+    let lock = loop {
+        if !may_be_sent() {
+            return Outcome::NotSent { noted_at };
+        }
+        // Where AWS does not say, the next try asks again: it may be throttled now and then.
+        if one.decrement && aws_shows_it_taken_out(&shared, &one).await.unwrap_or(true) {
+            shared.groups.refresh_soon();
+            return Outcome::NotSent { noted_at };
+        }
+        // Only for the call itself: whoever raises the size waits for this.
+        let looked_at = shared.clock.now();
+        let lock = shared.groups.shared_lock(&one.group).await;
+        // What was seen before a wait is looked at again.
+        if !one.decrement || elapsed(looked_at, shared.clock.now()) <= AT_ONCE {
+            break lock;
+        }
+    };
     if !may_be_sent() {
-        return Outcome::NotSent { noted_at };
-    }
-    // Where AWS does not say, the next try asks again: it may be throttled now and then.
-    if one.decrement && aws_shows_it_taken_out(&shared, &one).await.unwrap_or(true) {
-        shared.groups.refresh_soon();
-        return Outcome::NotSent { noted_at };
-    }
-    // Only for the call itself: whoever raises the size waits for this.
-    let looked_at = shared.clock.now();
-    let lock = shared.groups.shared_lock(&one.group).await;
-    let is_recent = elapsed(looked_at, shared.clock.now()) <= RECENT;
-    if !is_recent || !may_be_sent() {
         return Outcome::NotSent { noted_at };
     }
     Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }

@@ -18,8 +18,8 @@ pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
             return s.patch(plan, node_patch::without_record(s.node), Vec::new());
         }
         s.keep_marked(plan);
-    } else if node_patch::has_scale_in_marks(s.node) {
-        s.patch(plan, node_patch::take_off(s.node), Vec::new());
+    } else if s.has_scale_in_marks() {
+        s.patch(plan, s.take_off(), Vec::new());
     }
 }
 

@@ -439,8 +439,7 @@ impl Worker {
         let our_limit = group
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
-        let heartbeats_denied =
-            group.is_some_and(|group| self.shared.holds.are_heartbeats_denied(group, now));
+        let heartbeats_denied = group.is_some_and(|group| self.shared.holds.are_heartbeats_denied(group));
         let (beside, speaks) = self.beside(node);
         Look { now, ahead, record_seen, leads, instance, our_limit, hook, heartbeats_denied, beside, speaks }
     }

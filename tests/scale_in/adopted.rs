@@ -5,9 +5,11 @@ use ebbtide::sim::aws::{GroupSpec, LifecycleState, Timing};
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
+use serde_json::json;
 
 use crate::journal_queries::{TERMINATE, is_asked, last_exit, notes, terminations};
 use crate::scene::{Cause, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, seconds};
+use crate::status::status;
 
 /// Whether nothing on the Node tells of a scale-in, and it is Ready.
 fn in_service(world: &World, machine: &Machine) -> bool {
@@ -77,6 +79,8 @@ async fn the_record_of_an_earlier_machine_neither_ends_the_one_that_adopts_its_n
             |w: &World| notes(w, &machine, "ScaleInOver").iter().any(|note| note.contains("another machine"));
         scene.until(told).await;
         scene.pass_some(seconds(3_600)).await;
+        let status = status(scene.program()).await;
+        assert_eq!(status["ended"][0]["outcome"], json!("returned"), "{status}");
         assert!(in_service(&scene.world, &machine), "and stays so");
         assert!(!is_asked(&scene.world, "next"), "{cause:?}");
         assert_eq!(terminations(&scene.world, &successor), []);

@@ -15,11 +15,11 @@ fn every_patch_is_refused_if_the_node_has_changed_since() {
     let record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
     let reason = CordonReason { cause: Cause::RebalanceRecommendation, until: at(9), event: None };
     let patches = [
-        node_patch::put_on(&view, at(0)).expect("marks are missing"),
+        node_patch::put_on(&view, node_patch::marks(&view), at(0)).expect("marks are missing"),
         node_patch::with_record(&view, &record, at(0)),
         node_patch::with_wish(&view, "now"),
         node_patch::without_record(&view),
-        node_patch::take_off(&view),
+        node_patch::take_off(&view, node_patch::marks(&view)),
         node_patch::cordon(&view, &Cordon::of(vec![reason]).expect("a reason")),
         node_patch::end_cordon(&view, true),
         node_patch::guard(&view, true),
@@ -42,11 +42,13 @@ fn a_cordon_goes_with_the_scale_in_if_cluster_autoscaler_set_it_with_its_taint()
             { "key": names::UNSCHEDULABLE, "effect": "NoSchedule", "timeAdded": cordoned.to_string() },
         ] } }));
         let mut scene = scene.by_autoscaler();
-        scene.patch(&node_patch::take_off(&scene.view()));
+        let view = scene.view();
+        scene.patch(&node_patch::take_off(&view, node_patch::marks(&view)));
         assert_eq!(scene.view().unschedulable, stays, "cordoned {second} s after the taint");
     }
     // A person's, while our taint is there already.
     let mut scene = node().by_autoscaler();
-    scene.patch(&node_patch::take_off(&scene.view()));
+    let view = scene.view();
+    scene.patch(&node_patch::take_off(&view, node_patch::marks(&view)));
     assert!(!scene.view().unschedulable);
 }

@@ -30,6 +30,15 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
 
 /// As when an old copy of its annotations is applied.
 #[test]
+fn marks_that_somebody_takes_off_with_the_record_are_known() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::MARKS: null, names::RECORD: null } } }));
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
+    assert_eq!((spec(&scene), scene.plan().actions), ((false, vec![], false), vec![]));
+}
+
+#[test]
 fn marks_that_somebody_has_taken_off_are_found_again() {
     let mut scene = node().by_autoscaler().with(pod("web").going(900));
     scene.plan();

@@ -18,7 +18,8 @@ fn a_drain_is_reported_when_it_begins_when_all_have_left_and_when_it_is_called_o
     scene.plan();
     scene.plan();
     assert_eq!(scene.reports, [DrainState::InProgress, DrainState::Drained]);
-    scene.patch(&node_patch::take_off(&scene.view()));
+    let view = scene.view();
+    scene.patch(&node_patch::take_off(&view, node_patch::marks(&view)));
     scene.plan();
     scene.plan();
     assert_eq!(scene.reports, [DrainState::InProgress, DrainState::Drained, DrainState::Over]);
