@@ -115,9 +115,22 @@ async fn a_scale_in_that_ended_is_told_with_its_outcome_and_its_phases() {
     let drained = gone["stages"][0]["seconds"].as_u64().expect("a number");
     assert!((20..=22).contains(&drained), "{gone}");
     assert!(gone["stages"][1]["seconds"].as_u64() >= Some(5), "{gone}");
-    // The instance is terminating by now: taking the annotation off does not call that off.
-    assert_eq!(off["node"], second.name.as_str());
-    assert!(off["why"].is_null() || off["outcome"] == "cancelled", "{off}");
+    assert_eq!((&off["node"], &off["outcome"]), (&json!(second.name), &json!("cancelled")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wish_that_waits_for_its_turn_is_told_with_its_group() {
+    let scene = Scene::with(group(2)).await;
+    let (first, second) = (scene.first(), scene.machines().remove(1));
+    scene.run([pod("web").on(&first.name).exits_after(600).grace(900)]).await;
+    scene.scale_in(&first, Cause::Operator).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.scale_in(&second, Cause::Operator).await;
+    scene.pass_some(seconds(10)).await;
+    let status = status(scene.program()).await;
+    let told = status["scaleIns"].as_array().expect("a list").iter();
+    let told: Vec<_> = told.map(|one| [one["group"].as_str(), one["phase"].as_str()]).collect();
+    assert_eq!(told, [[Some("web"), Some("Queued")], [Some("web"), Some("Draining")]], "{status}");
 }
 
 #[tokio::test(start_paused = true)]

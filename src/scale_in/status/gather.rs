@@ -6,8 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Ended, GroupStatus, Known, Leader, Notice, Queue, ScaleIn, Status};
 use crate::clock::{elapsed, later};
-use crate::cluster::Standing;
+use crate::cluster::{NodeView, Standing};
 use crate::dry_run::DryRun;
+use crate::k8s::InstanceId;
 use crate::scale_in::context::{Shared, leaves};
 
 impl Status {
@@ -59,8 +60,15 @@ fn known(shared: &Shared, now: Timestamp) -> Known {
 fn scale_ins(shared: &Shared, wall: Timestamp) -> Vec<ScaleIn> {
     let board = shared.waiting.all();
     let nodes = shared.nodes.all();
-    let of = |node: &crate::cluster::NodeView| {
-        let Some(record) = node.scale_in() else { return ScaleIn::of(node, wall) };
+    let snapshot = shared.groups.latest();
+    let group_of = |instance: &InstanceId| {
+        snapshot.as_ref()?.instance(instance).map(|(group, _)| group.asg.name.clone())
+    };
+    let of = |node: &NodeView| {
+        let Some(record) = node.scale_in() else {
+            let group = node.instance.as_ref().and_then(group_of);
+            return ScaleIn::of(node, wall).map(|wished| ScaleIn { group, ..wished });
+        };
         let stages = shared.history.stages(&node.name, record);
         let told = ScaleIn::of_record(node, record, &stages, wall);
         Some(match board.get(&node.name) {
