@@ -196,9 +196,19 @@ fn warning(reason: Reason, topic: impl Into<String>, note: String) -> NodeEvent 
 }
 
 /// A scale-in begins. `until`: when the instance must have been released, by the wall clock.
-pub(super) fn draining(cause: Cause, instance: &str, until: Option<Timestamp>) -> NodeEvent {
-    let limit = until.map_or("without a time limit".to_owned(), |until| format!("until {until:.0}"));
-    let note = format!("cause {cause}: workloads are asked to leave {}, {limit}", id(instance));
+/// `is_unlimited`: it is known that without `until` there is none.
+pub(super) fn draining(
+    cause: Cause,
+    instance: &str,
+    until: Option<Timestamp>,
+    is_unlimited: bool,
+) -> NodeEvent {
+    let limit = match until {
+        Some(until) => format!(", until {until:.0}"),
+        None if is_unlimited => ", without a time limit".to_owned(),
+        None => String::new(),
+    };
+    let note = format!("cause {cause}: workloads are asked to leave {}{limit}", id(instance));
     normal(Reason::Draining, "draining", note)
 }
 

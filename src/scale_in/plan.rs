@@ -74,8 +74,7 @@ const JUST_ACCEPTED: SignedDuration = SignedDuration::from_mins(1);
 fn announce_accepted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let is_new = s.now < record.requested_at + JUST_ACCEPTED && s.hook != HookState::Unknown;
     if record.cause == Cause::Autoscaler && record.phase == Phase::Draining && is_new {
-        let until = release::expected_limit(s, record).map(|by| s.theirs(by));
-        s.announce(plan, events::draining(record.cause, &record.instance, until));
+        s.announce(plan, draining(s, record));
     }
 }
 
@@ -274,6 +273,12 @@ fn announce_goes_on(s: &Situation<'_>, plan: &mut Plan) {
 fn without_record(s: &Situation<'_>, plan: &mut Plan) {
     match &s.instance {
         Membership::Unknown => {}
+        // AWS has ended it, on our word. Its Node stays closed until it goes, unless the machine lives on.
+        Membership::Elsewhere { seen }
+            if s.memory.lost.is_some() && !is_ready_without(s, *seen, LIVES_ON, plan) =>
+        {
+            announce_goes_on(s, plan);
+        }
         Membership::Elsewhere { .. } => {
             if s.has_scale_in_marks() {
                 s.patch(plan, s.take_off(), Vec::new());
@@ -322,7 +327,13 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     }
     let record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
     let record = match &s.memory.lost {
-        Some(lost) => Record { cause: lost.cause, requested_at: s.ours(lost.requested_at), ..record },
+        Some(lost) => Record {
+            cause: lost.cause,
+            requested_at: s.ours(lost.requested_at),
+            limited_since: lost.limited_since.map(|at| s.ours(at)),
+            terminate_at: lost.terminate_at.map(|at| s.ours(at)),
+            ..record
+        },
         None => record,
     };
     let record = release::with_time_out(s, record);
@@ -422,9 +433,15 @@ fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut
     let installation = s.settings.installation.clone();
     let mut record = Record { ends_at: end_of(s, &record.instance), installation, ..record };
     record.release_by = deadline::limit(s.our_limit, &record, held);
-    let until = release::expected_limit(s, &record).map(|by| s.theirs(by));
-    let event = events::draining(record.cause, &record.instance, until);
+    let event = draining(s, &record);
     s.enter(plan, &record, Phase::Draining, event);
+}
+
+/// Tells that a drain begins, and its limit if that is known.
+fn draining(s: &Situation<'_>, record: &Record) -> NodeEvent {
+    let until = release::expected_limit(s, record).map(|by| s.theirs(by));
+    let is_unlimited = s.hook != HookState::Unknown && record.release != Release::CompleteHook;
+    events::draining(record.cause, &record.instance, until, is_unlimited)
 }
 
 /// When AWS will end the machine, as it has told, or as an earlier record says.

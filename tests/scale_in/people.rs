@@ -103,7 +103,7 @@ async fn an_instance_that_the_group_has_begun_to_take_out_cannot_be_kept() {
             // What was told a moment ago is not told again.
             scene.pass_some(seconds(301)).await;
             let went_on = record(&scene.world, &machine);
-            for field in ["cause", "requestedAt"] {
+            for field in ["cause", "requestedAt", "terminateAt"] {
                 assert_eq!(
                     went_on.as_ref().map(|r| &r[field]),
                     before.as_ref().map(|r| &r[field]),
@@ -118,6 +118,25 @@ async fn an_instance_that_the_group_has_begun_to_take_out_cannot_be_kept() {
         let [ended] = &status["ended"].as_array().expect("a list")[..] else { panic!("one: {status}") };
         assert_eq!(ended["outcome"], json!("released"));
     }
+}
+
+/// Or pods would be put on a machine that AWS is ending.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_record_is_taken_off_once_aws_was_told_stays_closed_until_it_goes() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| terminations(w, &machine).len() == 1).await;
+    scene.annotate(&machine, None).await;
+    let opened = |w: &World| w.cluster.node(&machine.name).is_some() && !marks(w, &machine).0;
+    let is_over = |w: &World| opened(w) || !w.cluster.has_node(&machine.name);
+    scene.until(is_over).await;
+    assert!(!opened(&scene.world), "it was opened");
+    assert!(!notes(&scene.world, &machine, "ScaleInGoesOn").is_empty(), "nobody is told");
+    scene.pass_some(seconds(5)).await;
+    let status = status(scene.program()).await;
+    assert_eq!(status["ended"][0]["outcome"], json!("released"), "{status}");
 }
 
 #[tokio::test(start_paused = true)]

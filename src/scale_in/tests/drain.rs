@@ -370,6 +370,9 @@ fn a_drain_that_our_hook_is_about_to_hold_is_announced_with_the_limit_that_it_se
     by_autoscaler.memory.announced.clear();
     by_autoscaler.hook = HookState::Unknown;
     assert!(!reasons(&by_autoscaler.plan()).contains(&"ScaleInDraining"), "it is not known yet");
+    let mut unknown = node().annotated("now");
+    unknown.hook = HookState::Unknown;
+    assert_eq!(begun(&mut unknown), "cause operator: workloads are asked to leave i-1");
     for mut scene in [by_autoscaler, node().annotated("now"), node().annotated("replace")] {
         let mut beside = node().annotated("now");
         beside.hook = ours(hook(60), true);

@@ -22,7 +22,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         })
         .collect();
     vec![
-        events::draining(Cause::Autoscaler, instance, Some(at(0))),
+        events::draining(Cause::Autoscaler, instance, Some(at(0)), true),
         events::draining_again(),
         events::flushing(flush),
         events::flushing_with_workloads_left(2, flush),
