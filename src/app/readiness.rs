@@ -56,7 +56,10 @@ impl Gates {
             let missing = readiness.missing();
             let pause = if missing.is_empty() { FRESHNESS_EVERY } else { MISSING_EVERY };
             match (missing.is_empty(), was_ready.replace(missing.is_empty())) {
-                (true, None | Some(false)) => tracing::info!("ready"),
+                (true, None | Some(false)) => {
+                    is_told = true;
+                    tracing::info!("ready");
+                }
                 (false, Some(true)) => {
                     let missing = missing.join(", ");
                     tracing::warn!(missing, "not ready any more: these were not heard of for too long");
@@ -79,7 +82,7 @@ impl Gates {
                     let missing = readiness.missing();
                     if !missing.is_empty() {
                         let missing = missing.join(", ");
-                        tracing::warn!(missing, "not ready yet: nothing has been heard of these since the start");
+                        tracing::warn!(missing, "not ready half a minute after the start: these are missing");
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! When the grace of pods ends that were seen to be asked, by our clock. Pure.
 //!
-//! The API server dates that by its own clock, which may be minutes behind ours or ahead of it, though one shows the time of day as the other
-//! should. Of a pod that was being deleted when it was first seen, the date is all there is.
+//! The API server dates that by its own wall clock, which may be minutes behind the one of this machine. Of a pod that was being deleted when
+//! it was first seen, that date is all there is.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ mod tests {
         let mut going = Going::default();
         going.see(&pods(Some(-200)), at(10));
         assert_eq!(going.ends("u", at(-200)), at(-200));
-        // Another pod's, under its UID's absence.
+        // It is gone.
         going.see(&BTreeMap::new(), at(20));
         assert_eq!(going.ends("u", at(5)), at(5));
     }

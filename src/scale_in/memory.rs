@@ -37,14 +37,14 @@ const BUSY_IN_A_ROW: u32 = 3;
 /// What is refused as often in a row stays so. An API server that has just started, or learned of a right, allows it a little later.
 pub(super) const MAY_PASS: u32 = 5;
 
-/// More of them are no chance: a busy API server's conflicts, and a limit that moves by a second, come to as many.
-const TELLING: u32 = 2 * SAME_WRITES;
-
 /// How far the wall clock and ours part between two readings. Terminations are further apart.
 const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_millis(100);
 
 /// As many writes of a Node that want the same may follow each other within [`AGAIN_WITHIN`]: others write it too.
 const SAME_WRITES: u32 = 3;
+
+/// More of them are no chance: a busy API server's conflicts, and a limit that moves by a second, come to as many.
+const TELLING: u32 = 2 * SAME_WRITES;
 
 /// A write of a Node that wants what the one before wanted is told from a later one by this time, and the pause before it.
 const AGAIN_WITHIN: SignedDuration = SignedDuration::from_secs(10);

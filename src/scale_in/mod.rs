@@ -8,7 +8,7 @@
 //! ```
 //! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`],
 //!   [`flush`] and [`release`]; [`twins`] is for several Nodes that name one instance; [`class`] and [`returns`] tell which
-//!   pods leave, [`rolled`] which DaemonSet pods are replaced meanwhile.
+//!   pods leave, [`going`] when their grace ends, [`rolled`] which DaemonSet pods are replaced meanwhile.
 //! - [`perform`] makes the calls; [`remember`] keeps what the next plan must know of the outcome.
 //! - [`heartbeat`] keeps the lifecycle hooks waiting, whatever becomes of the rest.
 //! - [`record`] is everything that must survive: an annotation, read once when the Node comes in. [`claims`] says what of

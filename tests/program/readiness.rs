@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ebbtide::app::block_on;
+use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Fault, Verb};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
@@ -91,6 +92,25 @@ async fn a_program_without_the_right_to_a_watch_is_never_ready() {
         }
         assert_eq!(look_in(admin, "").await.0, "not ready: watches");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_start_lacks_is_told_once_and_not_what_was_lost_after_it() {
+    let told = async |at_start: bool| {
+        let (log, _guard) = captured::log(tracing::Level::WARN);
+        let world = World::plain(1);
+        world.aws.outage(at_start);
+        let config = Config { snapshot_max_age: Duration::from_secs(10), ..config() };
+        let _program = Program::start(&world, config);
+        pass(15).await;
+        world.aws.outage(true);
+        pass(400).await;
+        let text = log.text();
+        assert!(at_start || text.contains("not ready any more"), "{text}");
+        let lines = text.lines().filter(|line| line.contains("half a minute after the start"));
+        lines.map(|line| line.contains("groups")).collect::<Vec<_>>()
+    };
+    assert_eq!((told(true).await, told(false).await), (vec![true], vec![]));
 }
 
 #[tokio::test(start_paused = true)]
