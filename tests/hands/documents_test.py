@@ -73,7 +73,7 @@ def runnable(command, worlds):
         other, instance = until("a node stays", worlds.any_node)
         command = re.sub(r"\bOTHER\b", other, re.sub(r"\bINSTANCE\b", instance, command))
     command = re.sub(r"\bNODE\b(?!:)", worlds.subject, command)
-    command = command.replace("$WORLDS", str(worlds.shell))
+    command = command.replace("$WORLDS", str(worlds.shell)).replace("http://127.0.0.1:9086", worlds.admin)
     if shutil.which("jq") is None:
         command = re.sub(r"\| jq '[^']*'", "| cat", command)
     if ENDLESS.search(command):

@@ -1,6 +1,7 @@
 """The worlds of `ebbtide simulate --listen`, for as long as a test class runs."""
 
 import json
+import re
 import signal
 import subprocess
 import tempfile
@@ -28,6 +29,7 @@ class Worlds:
             self.process.kill()
             raise
         self.greeting = told.read_text()
+        self.admin = re.search(r"(http://\S+)/status", self.greeting)[1]
         self.shell = files / "env"
         told = subprocess.run(["bash", "-c", '. "$1" && env -0', "-", self.shell], capture_output=True, text=True, check=True)
         self.environment = dict(one.split("=", 1) for one in told.stdout.split("\0") if one)
