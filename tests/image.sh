@@ -54,7 +54,8 @@ layer=$(field "$manifest" '["layers"][0]["digest"].removeprefix("sha256:")')
 config=$(field "$manifest" '["config"]["digest"].removeprefix("sha256:")')
 [ "$(field "$work/image/$config" '["config"]["User"]')" = 65532:65532 ] || fail "the image does not run as 65532"
 [ "$(field "$work/image/$config" '["config"]["Entrypoint"]')" = "['/ebbtide']" ] || fail "the image starts something else"
-[ "$(field "$work/image/$config" '["config"]["Env"]')" = "['PATH=/']" ] || fail "what is run in the image does not find the binary by its name"
+[ "$(field "$work/image/$config" '["config"]["Env"]' | tr -d "[],'")" = "$(paste -sd ' ' deploy/image/environment)" ] ||
+  fail "what is run in the image does not find the binary by its name, or keeps more memory than docs/performance.md says"
 size=$(stat -c %s "$work/image/$layer")
 [ "$size" -le "$most" ] || fail "$size bytes compressed, and $most are the most"
 

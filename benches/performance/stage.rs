@@ -25,6 +25,9 @@ use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::{Channel, Endpoint};
 
+/// The environment of the image: how glibc keeps memory.
+const IMAGE: &str = include_str!("../../deploy/image/environment");
+
 /// What AWS takes for each call.
 const AWS_TAKES: Duration = Duration::from_millis(20);
 
@@ -114,6 +117,7 @@ impl Stage {
             .arg(format!("--node-group-auto-discovery=asg:tag={TAG}"))
             .args(more)
             .env_clear()
+            .envs(IMAGE.lines().filter_map(|line| line.split_once('=')))
             .envs([("AWS_ACCESS_KEY_ID", "simulated"), ("AWS_SECRET_ACCESS_KEY", "simulated")])
             .stdout(log.try_clone().expect("a handle"))
             .stderr(log)

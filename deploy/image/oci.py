@@ -21,6 +21,8 @@ EPOCH = int(os.environ["SOURCE_DATE_EPOCH"])
 CREATED = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(EPOCH))
 # Nobody's: no file belongs to it, and it needs no /etc/passwd.
 USER = "65532:65532"
+# PATH, so that `kubectl exec POD -- ebbtide status` finds it, and how glibc keeps memory: docs/performance.md.
+ENVIRONMENT = (Path(__file__).parent / "environment").read_text().split()
 
 
 def tar(files):
@@ -76,8 +78,7 @@ def main(out, roots, architectures):
                 "created": CREATED,
                 "config": {
                     "User": USER,
-                    # So that `kubectl exec POD -- ebbtide status` finds it.
-                    "Env": ["PATH=/"],
+                    "Env": ENVIRONMENT,
                     "Entrypoint": ["/ebbtide"],
                     "Cmd": ["serve"],
                     "Labels": labels,
