@@ -120,9 +120,7 @@ async fn delete_node(
     instance: InstanceId,
     event: NodeEvent,
 ) -> Outcome {
-    let exists = shared.aws.instance_exists(&instance).await;
-    if !matches!(exists, Ok(false)) || !shared.leadership.leads() {
-        tracing::info!(node = node.name.as_str(), instance = instance.as_str(), exists = ?exists, "EC2 does not say that the instance is terminated: its Node is not deleted");
+    if !is_deletable(&shared, &node, &instance).await {
         return Outcome::NodeDeleted { overtaken: false };
     }
     let deleted = shared.cluster.delete_node(&node).await;
@@ -134,6 +132,28 @@ async fn delete_node(
         }
     }
     Outcome::NodeDeleted { overtaken: matches!(deleted, Err(ApiError::Conflict)) }
+}
+
+/// Whether EC2 says that the instance is terminated, and this process leads still.
+async fn is_deletable(shared: &Shared, node: &NodeView, instance: &InstanceId) -> bool {
+    let (name, id) = (node.name.as_str(), instance.as_str());
+    match shared.aws.instance_exists(instance).await {
+        Ok(false) if shared.leadership.leads() => return true,
+        Ok(false) => {
+            tracing::info!(
+                node = name,
+                instance = id,
+                "Node not deleted: this process does not lead any more"
+            );
+        }
+        Ok(true) => {
+            tracing::info!(node = name, instance = id, "Node not deleted: EC2 still has the instance");
+        }
+        Err(error) => {
+            tracing::warn!(node = name, instance = id, error = %chain(&error), "Node not deleted: EC2 could not be asked for the instance, tried again in some minutes");
+        }
+    }
+    false
 }
 
 /// Evicts a pod. This is the one place that would make an EvictionRequest (`lifecycle.k8s.io`) instead, once those are no longer alpha:
