@@ -21,11 +21,11 @@ pub enum DrainState {
     /// Time was up before all had left.
     TimeOver,
     /// There is no scale-in any more.
-    Over,
+    Cancelled,
 }
 
 impl DrainState {
-    const ALL: [Self; 4] = [Self::InProgress, Self::Drained, Self::TimeOver, Self::Over];
+    const ALL: [Self; 4] = [Self::InProgress, Self::Drained, Self::TimeOver, Self::Cancelled];
 
     /// Whether the drain is in progress, whether it is done, the reason of both conditions, and its text.
     fn conditions(self) -> (bool, bool, &'static str, &'static str) {
@@ -42,7 +42,7 @@ impl DrainState {
                 "ScaleInTimeOver",
                 "Time was up before all workloads had left; the node is scaled in",
             ),
-            Self::Over => (false, false, "ScaleInCancelled", "The node is not scaled in"),
+            Self::Cancelled => (false, false, "ScaleInCancelled", "The node is not scaled in"),
         }
     }
 
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_condition_that_stays_as_it_is_keeps_its_time() {
-        let patch = DrainState::Over.patch("u", Some(DrainState::Drained), Timestamp::UNIX_EPOCH);
+        let patch = DrainState::Cancelled.patch("u", Some(DrainState::Drained), Timestamp::UNIX_EPOCH);
         let conditions = &patch["status"]["conditions"];
         assert!(conditions[0]["lastTransitionTime"].is_null(), "it was False");
         assert_eq!(conditions[1]["lastTransitionTime"], "1970-01-01T00:00:00Z");

@@ -265,7 +265,7 @@ pub(super) fn needs_worker(
     }
     let is_noticed =
         node.instance.as_ref().is_some_and(|instance| shared.notices.expected(instance).is_some());
-    let is_reported = node.drain_state.is_some_and(|state| state != DrainState::Over);
+    let is_reported = node.drain_state.is_some_and(|state| state != DrainState::Cancelled);
     if is_noticed || is_reported || node.cordon.is_some() {
         return true;
     }

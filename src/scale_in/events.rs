@@ -76,8 +76,8 @@ pub enum Reason {
     GoesOn,
     /// The scale-in is called off.
     Cancelled,
-    /// The record is about what has passed.
-    Over,
+    /// The node is back in service after its release, or another machine has taken it over.
+    Returned,
     /// A person's request cannot be carried out.
     NotPossible,
     /// The annotation is neither a request nor a record.
@@ -118,7 +118,7 @@ impl Reason {
         Self::SeveralNodes,
         Self::GoesOn,
         Self::Cancelled,
-        Self::Over,
+        Self::Returned,
         Self::NotPossible,
         Self::NotUnderstood,
         Self::NotBelieved,
@@ -152,7 +152,7 @@ impl Reason {
             Self::SeveralNodes => "ScaleInSeveralNodes",
             Self::GoesOn => "ScaleInGoesOn",
             Self::Cancelled => "ScaleInCancelled",
-            Self::Over => "ScaleInOver",
+            Self::Returned => "ScaleInReturned",
             Self::NotPossible => "ScaleInNotPossible",
             Self::NotUnderstood => "ScaleInNotUnderstood",
             Self::NotBelieved => "ScaleInNotBelieved",
@@ -165,7 +165,7 @@ impl Reason {
 
     /// Whether the scale-in is over without the node's end.
     pub fn ends_scale_in(self) -> bool {
-        matches!(self, Self::Cancelled | Self::Over)
+        matches!(self, Self::Cancelled | Self::Returned)
     }
 
     /// The types of its Events, as the table in `docs/events.md` has them.
@@ -181,7 +181,7 @@ impl Reason {
             | Self::Uncordoned
             | Self::Queued
             | Self::Evicted => "Normal",
-            Self::NotHeld | Self::Cancelled | Self::Over => "Normal, Warning",
+            Self::NotHeld | Self::Cancelled | Self::Returned => "Normal, Warning",
             _ => "Warning",
         }
     }
@@ -554,7 +554,7 @@ pub(super) fn opened_by_a_person(cause: Cause) -> NodeEvent {
 pub(super) fn back_in_service(group: &str, instance: &str) -> NodeEvent {
     let note =
         format!("group {} has instance {} in service again, and so is the node", name(group), id(instance));
-    normal(Reason::Over, "back", note)
+    normal(Reason::Returned, "back", note)
 }
 
 /// The group has the instance in service again, and its kubelet does not come back.
@@ -565,7 +565,7 @@ pub(super) fn back_but_not_ready(group: &str, instance: &str) -> NodeEvent {
         name(group),
         id(instance)
     );
-    warning(Reason::Over, "back", note)
+    warning(Reason::Returned, "back", note)
 }
 
 /// Another machine's kubelet has the Node now.
@@ -576,7 +576,7 @@ pub(super) fn adopted(instance: &str) -> NodeEvent {
          name now, and has taken the Node over. The Node is back in service. Its provider id is still that of {instance}: delete the Node and restart its \
          kubelet, or nobody knows its instance"
     );
-    warning(Reason::Over, "adopted", note)
+    warning(Reason::Returned, "adopted", note)
 }
 
 /// A person wants a node scaled in that is none of ours.

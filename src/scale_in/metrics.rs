@@ -85,7 +85,7 @@ struct Messages {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Over {
+struct EndedLabels {
     cause: &'static str,
     outcome: &'static str,
 }
@@ -108,7 +108,7 @@ const MARGINS: [f64; 9] = [0.0, 5.0, 10.0, 15.0, 30.0, 60.0, 150.0, 600.0, 3_600
 /// Counters of what scale-ins ask for.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    over: Family<Over, Counter>,
+    ended: Family<EndedLabels, Counter>,
     phases: Family<InPhase, Histogram, fn() -> Histogram>,
     after_exit: Histogram,
     asked: Family<Asked, Counter>,
@@ -123,7 +123,7 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let metrics = Self {
-            over: Family::default(),
+            ended: Family::default(),
             phases: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
             after_exit: Histogram::new(AFTER_EXIT),
             asked: Family::default(),
@@ -136,7 +136,7 @@ impl Default for Metrics {
         };
         // A rate needs a zero before the first one.
         for (cause, ending) in Cause::ALL.into_iter().flat_map(|c| Ending::ALL.map(|e| (c, e))) {
-            drop(metrics.over(cause, ending));
+            drop(metrics.ended_counter(cause, ending));
         }
         metrics
     }
@@ -155,7 +155,7 @@ impl Metrics {
         registry.register(
             "ebbtide_scale_ins_ended",
             "Scale-ins that ended, by cause and outcome",
-            self.over.clone(),
+            self.ended.clone(),
         );
         registry.register_with_unit(
             "ebbtide_scale_in_phase_duration",
@@ -216,12 +216,12 @@ impl Metrics {
                 let labels = InPhase { phase: phase.as_str() };
                 self.phases.get_or_create(&labels).observe(took.as_secs_f64());
             }
-            Ended::ScaleIn(cause, ending) => drop(self.over(cause, ending).inc()),
+            Ended::ScaleIn(cause, ending) => drop(self.ended_counter(cause, ending).inc()),
         }
     }
 
-    fn over(&self, cause: Cause, ending: Ending) -> impl Deref<Target = Counter> {
-        self.over.get_or_create(&Over { cause: cause.as_str(), outcome: ending.as_str() })
+    fn ended_counter(&self, cause: Cause, ending: Ending) -> impl Deref<Target = Counter> {
+        self.ended.get_or_create(&EndedLabels { cause: cause.as_str(), outcome: ending.as_str() })
     }
 
     /// AWS has taken the order to end an instance, so long after its last workload exited.

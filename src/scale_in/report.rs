@@ -18,7 +18,7 @@ pub(super) fn report(s: &Situation<'_>, record: Option<&Record>, plan: &mut Plan
         Some(record) if record.phase == Phase::Draining => DrainState::InProgress,
         Some(record) if record.empty_since.is_some() => DrainState::Drained,
         Some(_) => DrainState::TimeOver,
-        None if s.node.drain_state.is_some() => DrainState::Over,
+        None if s.node.drain_state.is_some() => DrainState::Cancelled,
         None => return,
     };
     // A write of the Node comes first, and this one would have its version outdated.

@@ -180,7 +180,7 @@ pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: Recor
 /// How a worker goes on.
 enum Next {
     /// Nothing is left to do.
-    Over,
+    Stop,
     /// Until something changes, or this moment.
     Wait(Option<Timestamp>),
 }
@@ -301,7 +301,7 @@ impl Worker {
         let Some(node) = node else {
             self.note_what_runs_on();
             self.note_course(None, None);
-            return Next::Over;
+            return Next::Stop;
         };
         let look = self.look(&node);
         let (now, leads) = (look.now, look.leads);
@@ -377,7 +377,7 @@ impl Worker {
         self.memory.note_occupied(plan.occupied, now);
         self.carry_out(&node, plan, leads, look.ahead);
         if !wanted && self.running.is_empty() {
-            return Next::Over;
+            return Next::Stop;
         }
         // A wake time that has passed must not cause a busy loop.
         Next::Wait(wake_at.map(|at| at.max(now + SHORTEST_WAIT)))

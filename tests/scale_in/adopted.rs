@@ -75,8 +75,9 @@ async fn the_record_of_an_earlier_machine_neither_ends_the_one_that_adopts_its_n
         }
         scene.run([pod("next").on(&machine.name)]).await;
         scene.until(|w| in_service(w, &machine)).await;
-        let told =
-            |w: &World| notes(w, &machine, "ScaleInOver").iter().any(|note| note.contains("another machine"));
+        let told = |w: &World| {
+            notes(w, &machine, "ScaleInReturned").iter().any(|note| note.contains("another machine"))
+        };
         scene.until(told).await;
         scene.pass_some(seconds(3_600)).await;
         let status = status(scene.program()).await;

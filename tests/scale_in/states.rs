@@ -171,7 +171,7 @@ async fn a_node_whose_root_volume_is_replaced_is_drained_first_and_in_service_ag
     assert!(!a_hook_timed_out(&scene.world));
     assert_nothing_lost(&scene.world);
     assert_eq!(scene.target().await.expect("answered"), 2);
-    assert_eq!(notes(&scene.world, &machines[0], "ScaleInOver").len(), 1);
+    assert_eq!(notes(&scene.world, &machines[0], "ScaleInReturned").len(), 1);
 }
 
 /// A group of two that gives instances back to its warm pool.

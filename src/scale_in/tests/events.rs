@@ -243,15 +243,15 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "ScaleInCancelled",
         "the record in annotation ebbtide/scale-in is gone: the node is back in service",
     ),
-    ("Normal", "ScaleInOver", "group \"web\" has instance i-1 in service again, and so is the node"),
+    ("Normal", "ScaleInReturned", "group \"web\" has instance i-1 in service again, and so is the node"),
     (
         "Warning",
-        "ScaleInOver",
+        "ScaleInReturned",
         "group \"web\" has instance i-1 in service again, but its Node is not Ready after a quarter of an hour: it is no node that leaves any more, and cluster-autoscaler may remove it",
     ),
     (
         "Warning",
-        "ScaleInOver",
+        "ScaleInReturned",
         "instance i-1 has left its group, and its Node has become Ready again: the kubelet of another machine has its name now, and has taken the Node over. The Node is back in service. Its provider id is still that of i-1: delete the Node and restart its kubelet, or nobody knows its instance",
     ),
     (
@@ -340,7 +340,7 @@ fn no_event_is_cut_whatever_people_have_written() {
         (Reason::SeveralNodes, "Delete those that are not the machine's"),
         (Reason::NotUnderstood, "take the annotation off to cancel"),
         (Reason::NotPossible, "annotate the node with ebbtide/scale-in=replace to have it replaced"),
-        (Reason::Over, "or nobody knows its instance"),
+        (Reason::Returned, "or nobody knows its instance"),
     ]);
     let all = every_event(&endless, &endless, &pods, &endless, &endless);
     for event in &all {

@@ -309,7 +309,7 @@ fn a_machine_that_stops_stays_closed_until_it_has_started_again_or_has_not_stopp
     assert_eq!(scene.plan().wake_at, Some(at(600)));
     scene.now = at(600);
     scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(600) };
-    assert_eq!(reasons(&scene.plan()), ["ScaleInOver"], "it has not stopped");
+    assert_eq!(reasons(&scene.plan()), ["ScaleInReturned"], "it has not stopped");
 }
 
 #[test]

@@ -28,14 +28,14 @@ fn an_instance_in_service_again_ends_its_scale_in_once_a_new_refresh_shows_it_an
     shown(&mut scene, Lifecycle::InService);
     scene.later(10);
     shown(&mut scene, Lifecycle::InService);
-    assert!(!reasons(&scene.plan()).contains(&"ScaleInOver"), "the refresh may be from before");
+    assert!(!reasons(&scene.plan()).contains(&"ScaleInReturned"), "the refresh may be from before");
     scene.later(30);
     shown(&mut scene, Lifecycle::InService);
     ready(&mut scene, "False");
-    assert!(!reasons(&scene.plan()).contains(&"ScaleInOver"), "it boots");
+    assert!(!reasons(&scene.plan()).contains(&"ScaleInReturned"), "it boots");
     assert!(scene.view().record.is_some());
     ready(&mut scene, "True");
-    assert_eq!(reasons(&scene.plan()), ["ScaleInOver"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInReturned"]);
     assert_eq!((scene.view().record, spec(&scene)), (None, (false, vec![], false)));
 }
 
@@ -47,13 +47,13 @@ fn a_node_that_does_not_become_ready_when_its_instance_is_back_leaves_no_more() 
     // A launching hook may take its time.
     for _ in 0..20 {
         shown(&mut scene, Lifecycle::Pending);
-        assert!(!reasons(&scene.plan()).contains(&"ScaleInOver"));
+        assert!(!reasons(&scene.plan()).contains(&"ScaleInReturned"));
         scene.later(60);
     }
     shown(&mut scene, Lifecycle::InService);
     assert_eq!((reasons(&scene.plan()), scene.plan().wake_at), (vec![], Some(at(1_200 + 900))));
     scene.later(900);
-    assert_eq!(reasons(&scene.plan()), ["ScaleInOver"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInReturned"]);
     assert_eq!((scene.view().record, spec(&scene)), (None, (false, vec![], false)));
 }
 
@@ -64,12 +64,12 @@ fn one_description_from_before_does_not_end_the_scale_in_of_what_the_group_has_t
     scene.later(300);
     for lifecycle in [Lifecycle::TerminatingWait, Lifecycle::InService, Lifecycle::TerminatingWait] {
         shown(&mut scene, lifecycle);
-        assert!(!reasons(&scene.plan()).contains(&"ScaleInOver"), "{lifecycle:?}");
+        assert!(!reasons(&scene.plan()).contains(&"ScaleInReturned"), "{lifecycle:?}");
         scene.later(10);
     }
     for over in [false, false, false, true] {
         shown(&mut scene, Lifecycle::InService);
-        assert_eq!(reasons(&scene.plan()).contains(&"ScaleInOver"), over);
+        assert_eq!(reasons(&scene.plan()).contains(&"ScaleInReturned"), over);
         scene.later(10);
     }
 }
@@ -85,14 +85,17 @@ fn only_a_kubelet_that_has_become_ready_since_the_release_has_adopted_the_node_o
     ready_since(&mut scene, at(0));
     for _ in 0..4 {
         scene.instance = Membership::Elsewhere { seen: scene.now };
-        assert!(!reasons(&scene.plan()).contains(&"ScaleInOver"), "nobody is there to say that it is off");
+        assert!(
+            !reasons(&scene.plan()).contains(&"ScaleInReturned"),
+            "nobody is there to say that it is off"
+        );
         scene.later(60);
     }
     assert!(scene.view().record.is_some());
     let now = scene.now;
     ready_since(&mut scene, now);
     scene.instance = Membership::Elsewhere { seen: scene.now };
-    assert_eq!(reasons(&scene.plan()), ["ScaleInOver"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInReturned"]);
     assert_eq!((scene.view().record, spec(&scene)), (None, (false, vec![], false)));
 }
 

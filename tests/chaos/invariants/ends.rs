@@ -38,7 +38,7 @@ const PROTECTED: SignedDuration = SignedDuration::from_mins(6);
 const SWEPT: SignedDuration = SignedDuration::from_mins(35);
 
 /// Events by which the program says that a scale-in is over without the node's end.
-const GIVEN_UP: [&str; 3] = ["ScaleInOver", "ScaleInCancelled", "ScaleInNotPossible"];
+const GIVEN_UP: [&str; 3] = ["ScaleInReturned", "ScaleInCancelled", "ScaleInNotPossible"];
 
 /// A Node still has a record, or DeleteNodes was accepted and the instance is still there.
 pub(super) fn scale_ins(history: &History) -> Vec<Violation> {
