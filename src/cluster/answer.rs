@@ -1,5 +1,6 @@
 //! The API server's answers, told apart by what we do about them, and how long we wait for one.
 
+use std::fmt;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -96,6 +97,20 @@ pub enum Answer {
     Busy(SignedDuration, String),
     /// Something else.
     Unclear(String),
+}
+
+/// For logs, as a quoted value: whoever answers chooses the words. The first word is the metric's label.
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Going => f.write_str("going"),
+            Self::Gone => f.write_str("gone"),
+            Self::GoingAnyway => f.write_str("going: its namespace is being deleted"),
+            Self::Blocked(words) => write!(f, "blocked: {words}"),
+            Self::Busy(pause, words) => write!(f, "busy, to be asked again in {pause:#}: {words}"),
+            Self::Unclear(words) => write!(f, "unclear: {words}"),
+        }
+    }
 }
 
 /// Pause when the API server is busy and names none: its flow control's own value. Source: [API Priority and
@@ -201,6 +216,22 @@ mod tests {
         // As kube has an answer that it cannot read.
         let unreadable = answered(r#"{"status":"Failure","reason":"Failed to parse error data","code":404}"#);
         assert!(matches!(&unreadable, ApiError::Refused(_)) && unreadable.may_pass());
+    }
+
+    #[test]
+    fn an_answer_reads_in_the_log_as_the_metric_has_it_with_what_was_said() {
+        let busy = Answer::Busy(SignedDuration::from_secs(90), "later".into());
+        let table = [
+            (Answer::Going, "going"),
+            (Answer::Gone, "gone"),
+            (Answer::GoingAnyway, "going: its namespace is being deleted"),
+            (Answer::Blocked("no room".into()), "blocked: no room"),
+            (busy, "busy, to be asked again in 1m 30s: later"),
+            (Answer::Unclear("HTTP 502".into()), "unclear: HTTP 502"),
+        ];
+        for (answer, text) in table {
+            assert_eq!(answer.to_string(), text);
+        }
     }
 
     #[test]

@@ -164,9 +164,9 @@ async fn evict(shared: &Shared, node: &NodeView, pod: &PodName, uid: &str, grace
     let answer = shared.cluster.evict(pod, uid, grace).await;
     // An Event tells of a budget that blocks; no log line for each try.
     if matches!(answer, Answer::Blocked(_)) {
-        tracing::debug!(node = node.name.as_str(), pod = %pod, answer = ?answer, "eviction asked for");
+        tracing::debug!(node = node.name.as_str(), pod = %pod, answer = answer.to_string(), "eviction asked for");
     } else {
-        tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "eviction asked for");
+        tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = answer.to_string(), "eviction asked for");
     }
     answer
 }
@@ -206,7 +206,7 @@ async fn delete(
         shared.leadership.leads() && now.is_some_and(|node| node.scale_in().is_some())
     };
     let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
-    tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "deletion asked for");
+    tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = answer.to_string(), "deletion asked for");
     let how = if owner.is_some() { How::Deleted } else { How::Asked };
     Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner }
 }
