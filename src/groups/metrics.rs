@@ -49,7 +49,7 @@ impl Collector for Age {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let seen = self.groups.latest().map_or(self.since, |view| view.taken_at);
         let gauge = encoder.encode_descriptor(
-            "ebbtide_look_age",
+            "ebbtide_refresh_age",
             "How long ago the last successful refresh began, or the process if there was none",
             Some(&Unit::Seconds),
             MetricType::Gauge,

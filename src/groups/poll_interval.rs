@@ -30,7 +30,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// Polls in a heartbeat time-out: an instance in Terminating:Wait is seen after a third of it, which leaves two more
 /// tries.
-const LOOKS_A_HEARTBEAT: u32 = 3;
+const POLLS_PER_HEARTBEAT: u32 = 3;
 
 /// Time to the next poll, unless one is requested sooner.
 ///
@@ -49,19 +49,19 @@ pub(super) fn next_refresh(snapshot: &Snapshot, hooks: Knowledge, interval: Dura
         pause = pause.min(LEARNING);
     }
     if let Some(heartbeat) = hooks.shortest {
-        pause = pause.min(heartbeat / LOOKS_A_HEARTBEAT);
+        pause = pause.min(heartbeat / POLLS_PER_HEARTBEAT);
     }
     pause.max(BREATH)
 }
 
-/// When to poll if that was requested at `wished_at` and the last poll began at `began`.
-pub(super) fn wished_refresh(began: Instant, wished_at: Instant) -> Instant {
-    (wished_at + SETTLED).max(began + APART)
+/// When to poll if that was requested at `requested_at` and the last poll began at `began`.
+pub(super) fn requested_refresh(began: Instant, requested_at: Instant) -> Instant {
+    (requested_at + SETTLED).max(began + APART)
 }
 
-/// Pause after `failures` in a row, at most `pace`.
-pub(super) fn retry_after(failures: u32, pace: Duration) -> Duration {
-    backoff(failures, FIRST_RETRY, pace.clamp(FIRST_RETRY, LONGEST_RETRY))
+/// Pause after `failures` in a row, at most `longest`.
+pub(super) fn retry_after(failures: u32, longest: Duration) -> Duration {
+    backoff(failures, FIRST_RETRY, longest.clamp(FIRST_RETRY, LONGEST_RETRY))
 }
 
 #[cfg(test)]
@@ -125,18 +125,20 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_is_wished_for_comes_soon_and_wishes_for_more_share_one() {
+    fn a_requested_refresh_comes_soon_and_several_requests_share_one() {
         let began = Instant::now();
-        let comes_after = |wished| {
-            let wished_at = began + Duration::from_millis(wished);
-            wished_refresh(began, wished_at).duration_since(began).as_millis()
+        let comes_after = |requested| {
+            let requested_at = began + Duration::from_millis(requested);
+            requested_refresh(began, requested_at).duration_since(began).as_millis()
         };
         assert_eq!([0, 100, 3_900, 4_100, 60_000].map(comes_after), [5_000, 5_000, 5_000, 5_100, 61_000]);
     }
 
     #[test]
-    fn waits_after_failures_double_up_to_ten_seconds_and_never_last_longer_than_the_pace() {
-        let waits = |pace| [1, 2, 3, 4, 5, u32::MAX].map(|failures| retry_after(failures, pace).as_secs());
+    fn waits_after_failures_double_up_to_ten_seconds_and_never_last_longer_than_the_pause_between_refreshes()
+    {
+        let waits =
+            |longest| [1, 2, 3, 4, 5, u32::MAX].map(|failures| retry_after(failures, longest).as_secs());
         assert_eq!(waits(INTERVAL), [1, 2, 4, 8, 10, 10]);
         assert_eq!(waits(Duration::from_secs(3)), [1, 2, 3, 3, 3, 3]);
         assert_eq!(waits(Duration::ZERO), [1; 6]);

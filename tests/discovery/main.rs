@@ -2,7 +2,7 @@
 
 mod budget;
 mod node_groups;
-mod pace;
+mod poll_interval;
 mod refreshes;
 mod templates;
 mod trouble;

@@ -68,7 +68,7 @@ async fn readiness_turns_back_while_what_is_known_is_too_old_and_an_idle_cluster
     world.aws.outage(true);
     pass(500).await;
     assert_eq!(ready().await, "ok");
-    let (_, age) = look_in(admin, "ebbtide_look_age_seconds").await;
+    let (_, age) = look_in(admin, "ebbtide_refresh_age_seconds").await;
     let age: f64 = age.rsplit(' ').next().and_then(|age| age.parse().ok()).expect("an age");
     assert!((450.0..620.0).contains(&age), "{age}");
     pass(160).await;
@@ -137,7 +137,7 @@ async fn groups_that_were_never_seen_grow_old_from_the_start_on() {
     let program = Program::start(&world, config());
     let admin = program.admin().expect("a port");
     pass(700).await;
-    let (ready, age) = look_in(admin, "ebbtide_look_age_seconds ").await;
+    let (ready, age) = look_in(admin, "ebbtide_refresh_age_seconds ").await;
     let age: f64 = age.rsplit(' ').next().and_then(|age| age.parse().ok()).expect("an age");
     assert!((690.0..720.0).contains(&age) && ready != "ok", "{age}, {ready}");
 }

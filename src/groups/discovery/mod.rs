@@ -32,7 +32,7 @@ use self::trouble::Trouble;
 use self::warnings::Warnings;
 use super::failures::Shortages;
 use super::hooks::Hooks;
-use super::poll_interval::{BREATH, next_refresh, retry_after, wished_refresh};
+use super::poll_interval::{BREATH, next_refresh, requested_refresh, retry_after};
 use super::selector::Selectors;
 use super::{Group, Groups, Snapshot, warm_pools};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Operation};
@@ -120,20 +120,20 @@ impl Discovery {
         self
     }
 
-    /// Looks and publishes, for ever: at once, at every interval, soon after somebody asks for it, and more often while
+    /// Refreshes and publishes, for ever: at once, at every interval, soon after somebody asks for it, and more often while
     /// [`poll_interval`](super::poll_interval) says so. While AWS does not answer, tries again after 1 s, 2 s and so on, and the
     /// last snapshot stays.
     pub async fn run(self) -> Infallible {
         let mut outage = Outage::default();
-        let mut pace = self.interval;
+        let mut pause = self.interval;
         loop {
             let (began, at) = (Instant::now(), self.clock.now());
             // The refresh that begins now shows what was changed before.
             let _ = self.groups.refresh_wanted().now_or_never();
             // Boxed: the future of a refresh is large.
-            let look = Box::pin(self.refresh()).await;
-            self.groups.note_look(at, look.is_ok());
-            match look {
+            let refreshed = Box::pin(self.refresh()).await;
+            self.groups.note_refresh(at, refreshed.is_ok());
+            match refreshed {
                 Ok(snapshot) => {
                     let failures = outage.failures();
                     if let Some(lasted) = outage.ends() {
@@ -143,16 +143,16 @@ impl Discovery {
                             "Auto Scaling groups are described again"
                         );
                     }
-                    pace = next_refresh(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
+                    pause = next_refresh(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
-                    let wished = async {
+                    let requested = async {
                         self.groups.refresh_wanted().await;
-                        tokio::time::sleep_until(wished_refresh(began, Instant::now())).await;
+                        tokio::time::sleep_until(requested_refresh(began, Instant::now())).await;
                     };
                     tokio::select! {
                         // Counted from the beginning of this refresh: what was looked up after the groups puts no instance at risk.
-                        () = tokio::time::sleep_until(began + pace) => {}
-                        () = wished => {}
+                        () = tokio::time::sleep_until(began + pause) => {}
+                        () = requested => {}
                         () = self.groups.refresh_wanted_at_once() => {}
                     }
                 }
@@ -165,7 +165,7 @@ impl Discovery {
                         );
                     }
                     // No later than hooks allow: one may be about to time out.
-                    tokio::time::sleep(retry_after(outage.failures(), pace)).await;
+                    tokio::time::sleep(retry_after(outage.failures(), pause)).await;
                 }
             }
             tokio::time::sleep_until(began + BREATH).await;

@@ -23,7 +23,7 @@ use crate::k8s::GroupName;
 #[error("the last successful refresh is too old to answer from")]
 pub struct Stale;
 
-/// What snapshots do not show for so long has gone: two refreshes at the usual pace.
+/// What snapshots do not show for so long has gone: two refreshes at the usual interval.
 const MISSED_FOR: Duration = Duration::from_mins(2);
 
 /// The groups, shared by all tasks. Cheap to read.
@@ -40,7 +40,7 @@ pub struct Groups {
     protection: GroupLocks,
     /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run, and when a snapshot last showed each.
     asked_for: Mutex<BTreeMap<String, Timestamp>>,
-    /// Since when no look has worked; `None` if the last one has.
+    /// Since when no refresh has worked; `None` if the last one has.
     undescribed_since: Mutex<Option<Timestamp>>,
 }
 
@@ -80,13 +80,13 @@ impl Groups {
         if elapsed(snapshot.taken_at, now) <= self.max_age { Ok(snapshot) } else { Err(Stale) }
     }
 
-    /// Since when AWS has not described the groups: the beginning of the first look that failed. `None` if the last one worked.
+    /// Since when AWS has not described the groups: the beginning of the first refresh that failed. `None` if the last one worked.
     pub fn undescribed_since(&self) -> Option<Timestamp> {
         *self.undescribed_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether a look that began at `began` has worked.
-    pub fn note_look(&self, began: Timestamp, worked: bool) {
+    /// Notes whether a refresh that began at `began` has worked.
+    pub fn note_refresh(&self, began: Timestamp, worked: bool) {
         let mut since = self.undescribed_since.lock().unwrap_or_else(PoisonError::into_inner);
         *since = if worked { None } else { since.or(Some(began)) };
     }

@@ -21,7 +21,7 @@ const FIRST_BEATS: SignedDuration = SignedDuration::from_secs(2);
 /// outage of hours, a deadline that has only begun would seem to have passed.
 const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 
-/// An instance missing from refreshes is kept this long: two refreshes at the usual pace.
+/// An instance missing from refreshes is kept this long: two refreshes at the usual interval.
 const MISSED_FOR: Duration = Duration::from_mins(2);
 
 /// Heartbeats that fail are waited for as long as this part of the time that was left when the first one did: what the pods of the node
