@@ -72,7 +72,7 @@ pub(super) enum Handled {
     /// It is about instances of ours, and acted on.
     taken,
     /// It asks for nothing.
-    nothing,
+    ignored,
     /// It is about an instance that is not ours, and asks for nothing of ours.
     foreign,
     /// It cannot be read.
@@ -116,7 +116,7 @@ pub struct Metrics {
     margins: Histogram,
     panics: Counter,
     undrained: Counter,
-    left_out: Counter,
+    suppressed: Counter,
     messages: Family<Messages, Counter>,
 }
 
@@ -129,7 +129,7 @@ impl Default for Metrics {
             asked: Family::default(),
             heartbeats: Family::default(),
             margins: Histogram::new(MARGINS),
-            left_out: Counter::default(),
+            suppressed: Counter::default(),
             panics: Counter::default(),
             undrained: Counter::default(),
             messages: Family::default(),
@@ -176,8 +176,8 @@ impl Metrics {
             self.margins.clone(),
         );
         registry.register(
-            "ebbtide_pods_asked_to_go",
-            "Evictions and deletions asked of the API server, by its answer",
+            "ebbtide_pod_removal_requests",
+            "Requests to the API server to evict or delete a pod, by its answer",
             self.asked.clone(),
         );
         registry.register(
@@ -196,13 +196,13 @@ impl Metrics {
             self.undrained.clone(),
         );
         registry.register(
-            "ebbtide_pod_events_left_out",
+            "ebbtide_pod_events_suppressed",
             "Events about pods that were asked to go, not published because there were too many in a minute",
-            self.left_out.clone(),
+            self.suppressed.clone(),
         );
         registry.register(
             "ebbtide_notices",
-            "Messages read from the queues, each time they come, by what became of them: taken, nothing (they ask for \
+            "Messages read from the queues, each time they come, by what became of them: taken, ignored (they ask for \
              nothing), foreign (about an instance that is not ours: left alone), malformed",
             self.messages.clone(),
         );
@@ -244,8 +244,8 @@ impl Metrics {
         self.messages.get_or_create(&Messages { outcome }).inc();
     }
 
-    pub(super) fn left_out(&self) {
-        self.left_out.inc();
+    pub(super) fn suppressed(&self) {
+        self.suppressed.inc();
     }
 
     /// A group ends a node with workloads, and no hook holds it.

@@ -174,7 +174,7 @@ impl Worker {
         let is_allowed = events.allow(event.warning, now);
         drop(events);
         if !is_allowed {
-            return self.shared.metrics.left_out();
+            return self.shared.metrics.suppressed();
         }
         self.start(&node, Action::AnnouncePod { pod, uid: uid.to_owned(), event });
     }

@@ -158,7 +158,7 @@ async fn what_a_drain_asks_for_and_waits_for_is_counted() {
         );
     }
     let asked =
-        |answer| told(&format!(r#"ebbtide_pods_asked_to_go_total{{call="eviction",answer="{answer}"}}"#));
+        |answer| told(&format!(r#"ebbtide_pod_removal_requests_total{{call="eviction",answer="{answer}"}}"#));
     assert!((1.0..2.0).contains(&asked("going")), "{page}");
     let refused = moments(world, |e| matches!(e, Event::EvictionRefused { .. })).len() as f64;
     assert!(asked("blocked") >= 2.0 && asked("unclear") >= 2.0, "{page}");
@@ -251,8 +251,8 @@ async fn a_busy_api_server_and_the_deletions_at_the_deadline_are_counted() {
     scene.wish_away(name).await;
     for (series, least) in [
         (r#"ebbtide_scale_in_pods_waiting{reason="queued"}"#, 1.0),
-        (r#"ebbtide_pods_asked_to_go_total{call="eviction",answer="busy"}"#, 2.0),
-        (r#"ebbtide_pods_asked_to_go_total{call="deletion",answer="going"}"#, 1.0),
+        (r#"ebbtide_pod_removal_requests_total{call="eviction",answer="busy"}"#, 2.0),
+        (r#"ebbtide_pod_removal_requests_total{call="deletion",answer="going"}"#, 1.0),
         (r#"ebbtide_scale_ins_ended_total{cause="operator",outcome="cut_short"}"#, 1.0),
     ] {
         scene.until_it_tells(series, least).await;
@@ -270,7 +270,7 @@ async fn a_pod_that_is_overdue_and_one_that_is_gone_before_it_is_asked_are_count
     scene.until(|w| moments(w, |e| matches!(e, Event::PodRunning { .. })).len() == 2).await;
     scene.wish_away(name).await;
     for series in [
-        r#"ebbtide_pods_asked_to_go_total{call="eviction",answer="blocked"}"#,
+        r#"ebbtide_pod_removal_requests_total{call="eviction",answer="blocked"}"#,
         r#"ebbtide_scale_in_pods_waiting{reason="overdue"}"#,
     ] {
         scene.until_it_tells(series, 1.0).await;
@@ -279,7 +279,7 @@ async fn a_pod_that_is_overdue_and_one_that_is_gone_before_it_is_asked_are_count
     cluster.silence_watches();
     let pods: Api<Pod> = Api::default_namespaced(cluster.client());
     pods.delete("held", &DeleteParams::default().grace_period(0)).await.expect("deleted");
-    scene.until_it_tells(r#"ebbtide_pods_asked_to_go_total{call="eviction",answer="gone"}"#, 1.0).await;
+    scene.until_it_tells(r#"ebbtide_pod_removal_requests_total{call="eviction",answer="gone"}"#, 1.0).await;
 }
 
 #[tokio::test(start_paused = true)]

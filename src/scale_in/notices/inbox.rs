@@ -296,7 +296,7 @@ impl Inbox {
         let for_others = for_others.filter(|until| *until > wall);
         if meanings.is_empty() {
             let Some(until) = for_others else {
-                self.shared.metrics.handled(Handled::nothing);
+                self.shared.metrics.handled(Handled::ignored);
                 return Some(message.receipt);
             };
             tracing::debug!(
@@ -363,7 +363,7 @@ impl Inbox {
                     what,
                     "message that ends no instance"
                 );
-                self.shared.metrics.handled(Handled::nothing);
+                self.shared.metrics.handled(Handled::ignored);
                 None
             }
             Content::Malformed(why) => {
