@@ -67,7 +67,7 @@ impl ApiError {
     }
 
     /// Whether the API server, or the way to it, may be better in a moment. The call may have taken effect.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::TimedOut | Self::Unreachable(_) => true,
             // A 404 without the API server's words comes from something before it.
@@ -202,10 +202,10 @@ mod tests {
         let refused = |code: u16| ApiError::Refused(Box::new(status(&format!(r#"{{"code":{code}}}"#))));
         for (code, is_forbidden) in [(400, true), (403, true), (422, true), (429, false), (500, false)] {
             assert_eq!(refused(code).is_forbidden(), is_forbidden, "{code}");
-            assert_eq!(refused(code).may_pass(), !is_forbidden, "{code}");
+            assert_eq!(refused(code).is_transient(), !is_forbidden, "{code}");
         }
-        assert!(!ApiError::TimedOut.is_forbidden() && ApiError::TimedOut.may_pass());
-        assert!(![ApiError::Conflict, ApiError::NotFound].iter().any(ApiError::may_pass));
+        assert!(!ApiError::TimedOut.is_forbidden() && ApiError::TimedOut.is_transient());
+        assert!(![ApiError::Conflict, ApiError::NotFound].iter().any(ApiError::is_transient));
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         assert!(matches!(answered(not_found), ApiError::NotFound));
         // As kube has an answer that it cannot read.
         let unreadable = answered(r#"{"status":"Failure","reason":"Failed to parse error data","code":404}"#);
-        assert!(matches!(&unreadable, ApiError::Refused(_)) && unreadable.may_pass());
+        assert!(matches!(&unreadable, ApiError::Refused(_)) && unreadable.is_transient());
     }
 
     #[test]

@@ -197,11 +197,11 @@ impl Intents {
                 };
             tries += 1;
             // cluster-autoscaler has emptied the node, and would open it again.
-            let is_tried_again = matches!(source, ApiError::Conflict) || source.may_pass();
+            let is_tried_again = matches!(source, ApiError::Conflict) || source.is_transient();
             if !is_tried_again || (tries >= AT_ONCE && Instant::now() >= until) {
                 return Err(not_recorded(source));
             }
-            if tries >= AT_ONCE || source.may_pass() {
+            if tries >= AT_ONCE || source.is_transient() {
                 tokio::time::sleep(PAUSE).await;
             }
             // What failed may have taken effect.
@@ -210,7 +210,7 @@ impl Intents {
                     view = read;
                     self.nodes.update(view.clone());
                 }
-                Err(error) if error.may_pass() => {}
+                Err(error) if error.is_transient() => {}
                 Err(error) => return Err(not_recorded(error)),
             }
         }

@@ -34,8 +34,8 @@ const BLOCKED_FOR_LONG: SignedDuration = SignedDuration::from_secs(30);
 /// Flow control lets through sooner than after as many tries.
 const BUSY_IN_A_ROW: u32 = 3;
 
-/// What is refused as often in a row stays so. An API server that has just started, or learned of a right, allows it a little later.
-pub(super) const MAY_PASS: u32 = 5;
+/// What failed this often in a row counts as lasting. An API server that has just started, or learned of a right, allows it a little later.
+pub(super) const LASTING_AFTER: u32 = 5;
 
 /// How far the wall clock and ours part between two readings. Terminations are further apart.
 const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_millis(100);

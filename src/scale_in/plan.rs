@@ -10,7 +10,7 @@ use super::action::{Action, Plan};
 use super::deadline::{self, HeldBy};
 use super::events::NodeEvent;
 use super::membership::Membership;
-use super::memory::{MAY_PASS, Task};
+use super::memory::{LASTING_AFTER, Task};
 use super::notices::{self, Expected};
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
@@ -81,7 +81,7 @@ fn announce_accepted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 /// Announces that the API server refuses to have the Node written, and with what words.
 fn announce_not_written(s: &Situation<'_>, plan: &mut Plan) {
     let failures = s.memory.tries(&Task::Node).map_or(0, |tries| tries.failures);
-    if let Some(words) = s.memory.not_written.as_ref().filter(|_| failures >= MAY_PASS) {
+    if let Some(words) = s.memory.not_written.as_ref().filter(|_| failures >= LASTING_AFTER) {
         s.announce(plan, events::not_written(words));
     }
 }

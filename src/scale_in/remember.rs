@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::Action;
 use super::events;
 use super::history::Step;
-use super::memory::{MAY_PASS, Task};
+use super::memory::{LASTING_AFTER, Task};
 use super::metrics::Call;
 use super::outcome::{How, Outcome};
 use super::worker::Worker;
@@ -130,8 +130,8 @@ impl Worker {
                     tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
                 }
                 let failures = self.memory.tries(&task).map_or(0, |tries| tries.failures);
-                let stays = error.is_forbidden() && failures >= MAY_PASS;
-                self.memory.failed(&task, now, stays.then_some(STAYS_FORBIDDEN));
+                let is_lasting = error.is_forbidden() && failures >= LASTING_AFTER;
+                self.memory.failed(&task, now, is_lasting.then_some(STAYS_FORBIDDEN));
             }
         }
     }
