@@ -168,7 +168,7 @@ impl Election {
             tokio::time::timeout(ANSWER, self.read_or_write()).await.unwrap_or(Err(ApiError::TimedOut));
         match outcome {
             Ok(standing) => {
-                if self.outage.ends().is_some() {
+                if self.outage.recovered().is_some() {
                     tracing::info!("the Lease can be read and written again: draining goes on");
                 }
                 let leads = matches!(standing, Standing::Leads { .. });
@@ -182,7 +182,7 @@ impl Election {
             }
             Err(error) => {
                 self.lease = None;
-                if self.outage.lasts().is_some() {
+                if self.outage.failed().is_some() {
                     let lease = &self.name;
                     // Otherwise the API server is at fault, or the token, not the installation.
                     let fix = error.is_forbidden().then_some("deploy/base/rbac.yaml grants the rights to it");

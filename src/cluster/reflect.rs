@@ -60,8 +60,8 @@ where
                 if is_partial || !std::mem::take(&mut is_behind) {
                     continue;
                 }
-                if let Some(lasted) = outage.ends() {
-                    tracing::info!(kind, lasted_seconds = lasted.as_secs(), "the watch works again");
+                if let Some(lasted) = outage.recovered() {
+                    tracing::info!(kind, outage_seconds = lasted.as_secs(), "the watch works again");
                 }
                 sink.connected(true);
             }
@@ -71,9 +71,9 @@ where
                 if has_expired(&error) {
                     tracing::debug!(kind, "the watch has expired: listed anew");
                 // Not at every try.
-                } else if let Some(lasted) = outage.lasts() {
-                    let lasts_seconds = lasted.as_secs();
-                    tracing::warn!(kind, lasts_seconds, error = %chain(&error), "the watch broke and is retried; what was seen before stands");
+                } else if let Some(lasted) = outage.failed() {
+                    let outage_seconds = lasted.as_secs();
+                    tracing::warn!(kind, outage_seconds, error = %chain(&error), "the watch broke and is retried; what was seen before stands");
                 }
             }
         }

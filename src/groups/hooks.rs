@@ -253,9 +253,9 @@ impl Hooks {
             return;
         };
         want.in_flight = false;
-        if let Some(lasted) = want.outage.lasts() {
-            let lasts_seconds = lasted.as_secs();
-            tracing::warn!(group = group.as_str(), lasts_seconds, error = %chain(&error), "could not look up the group's lifecycle hooks; it is tried again");
+        if let Some(lasted) = want.outage.failed() {
+            let outage_seconds = lasted.as_secs();
+            tracing::warn!(group = group.as_str(), outage_seconds, error = %chain(&error), "could not look up the group's lifecycle hooks; it is tried again");
         }
         want.at = Some(later(now, signed(backoff(want.outage.failures(), FIRST_PAUSE, LONGEST_PAUSE))));
         if want.outage.failures() == PRESUMED_AFTER && slot.known().is_none() {

@@ -100,7 +100,7 @@ impl Reader {
                         book.list_failing = None;
                     });
                     self.listed.insert(kind, now);
-                    if self.list_outage.ends().is_some() {
+                    if self.list_outage.recovered().is_some() {
                         tracing::info!("the Price List is read again");
                     }
                 }
@@ -108,9 +108,9 @@ impl Reader {
                 Err(error) => {
                     self.prices.learn(|book| Failing::note(&mut book.list_failing, chain(&error), now));
                     self.listed.insert(kind, due_after(EVERY, DAILY, now));
-                    if let Some(lasted) = self.list_outage.lasts() {
-                        let lasts_seconds = lasted.as_secs();
-                        tracing::warn!(lasts_seconds, error = %chain(&error), "the Price List could not be read: On-Demand prices known before, or the built-in table, are used");
+                    if let Some(lasted) = self.list_outage.failed() {
+                        let outage_seconds = lasted.as_secs();
+                        tracing::warn!(outage_seconds, error = %chain(&error), "the Price List could not be read: On-Demand prices known before, or the built-in table, are used");
                     }
                     return;
                 }
@@ -140,7 +140,7 @@ impl Reader {
                     book.spot_failing = None;
                 });
                 self.read.extend(asked.into_iter().map(|kind| (kind, now)));
-                if self.outage.ends().is_some() {
+                if self.outage.recovered().is_some() {
                     tracing::info!("spot prices are read again");
                 }
             }
@@ -148,9 +148,9 @@ impl Reader {
                 self.prices.learn(|book| Failing::note(&mut book.spot_failing, chain(&error), now));
                 // Soon again, and not every second.
                 self.read.extend(types.into_iter().map(|name| ((name, system), due_after(LOOK, EVERY, now))));
-                if let Some(lasted) = self.outage.lasts() {
-                    let lasts_seconds = lasted.as_secs();
-                    tracing::warn!(lasts_seconds, error = %chain(&error), "spot prices could not be read: those known before are used");
+                if let Some(lasted) = self.outage.failed() {
+                    let outage_seconds = lasted.as_secs();
+                    tracing::warn!(outage_seconds, error = %chain(&error), "spot prices could not be read: those known before are used");
                 }
             }
         }

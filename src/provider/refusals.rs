@@ -21,7 +21,7 @@ use super::Tls;
 use super::tls::{TlsFile, WrongName, is_near};
 use crate::clock::Clock;
 use crate::slots::Peer;
-use crate::telemetry::Sparingly;
+use crate::telemetry::RateLimit;
 
 /// Least time between two warnings about refused clients: anybody can cause them.
 const WARN_EVERY: Duration = Duration::from_secs(10);
@@ -141,9 +141,9 @@ impl FileLabel {
 pub struct RefusedClients {
     counts: Family<Labels, Counter>,
     ends: Family<OfFile, Gauge<i64, AtomicI64>>,
-    warnings: Arc<Mutex<Sparingly>>,
+    warnings: Arc<Mutex<RateLimit>>,
     /// Files that end soon, and when that was told: both addresses may show one certificate.
-    ending: Arc<Mutex<BTreeMap<PathBuf, Sparingly>>>,
+    ending: Arc<Mutex<BTreeMap<PathBuf, RateLimit>>>,
 }
 
 impl RefusedClients {
@@ -171,8 +171,8 @@ impl RefusedClients {
             return;
         }
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(untold) = warnings.tell(WARN_EVERY) {
-            tracing::warn!(%peer, ?reason, why, untold, "a client was refused and disconnected; `untold` more since the last such line");
+        if let Some(suppressed) = warnings.allow(WARN_EVERY) {
+            tracing::warn!(%peer, ?reason, why, suppressed, "a client was refused and disconnected; `suppressed` more since the last such line");
         }
     }
 
@@ -189,7 +189,7 @@ impl RefusedClients {
                 let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
                 if !is_near(file, end, now) {
                     ending.remove(path);
-                } else if ending.entry(path.to_owned()).or_default().tell(REMIND_EVERY).is_some() {
+                } else if ending.entry(path.to_owned()).or_default().allow(REMIND_EVERY).is_some() {
                     let path = path.display().to_string();
                     tracing::warn!(%file, path, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
                 }

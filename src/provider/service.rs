@@ -22,7 +22,7 @@ use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::{GroupName, ProviderId};
 use crate::prices::Prices;
 use crate::scale_in::ScaleIns;
-use crate::telemetry::{Sparingly, chain};
+use crate::telemetry::{RateLimit, chain};
 use crate::template::{self, TemplateError, devices};
 
 /// The provider as cluster-autoscaler calls it. Its own state can be lost without harm, so any number of replicas may
@@ -43,7 +43,7 @@ pub struct Provider {
     zero_startup_time: bool,
     startup_time: Once,
     dropped: Once,
-    without_template: Mutex<BTreeMap<GroupName, Sparingly>>,
+    without_template: Mutex<BTreeMap<GroupName, RateLimit>>,
 }
 
 /// How often it is said why a group has no template.
@@ -224,7 +224,7 @@ impl Provider {
     }
 
     /// Groups of which it was told that they have no template.
-    fn without_template(&self) -> MutexGuard<'_, BTreeMap<GroupName, Sparingly>> {
+    fn without_template(&self) -> MutexGuard<'_, BTreeMap<GroupName, RateLimit>> {
         self.without_template.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -234,7 +234,7 @@ impl Provider {
         if let Ok(view) = self.view() {
             told.retain(|group, _| view.groups.contains_key(group));
         }
-        if told.entry(group.clone()).or_default().tell(REMIND_EVERY).is_some() {
+        if told.entry(group.clone()).or_default().allow(REMIND_EVERY).is_some() {
             tracing::warn!(%group, error = %chain(error), "the group has no template: cluster-autoscaler is told of a node that nothing fits on, and does not grow it");
         }
     }

@@ -232,9 +232,9 @@ async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: Nod
     let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now).await;
     let outage = &mut shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner).outage;
     match told {
-        Ok(()) => drop(outage.ends()),
+        Ok(()) => drop(outage.recovered()),
         Err(error) => {
-            if outage.lasts().is_some() {
+            if outage.failed().is_some() {
                 tracing::warn!(pod = %pod, error = %chain(&error), "Events on pods that are asked to go cannot be published: they go all the same");
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::clock::elapsed;
-use crate::telemetry::{Outage, Sparingly};
+use crate::telemetry::{Outage, RateLimit};
 
 /// Events about pods in a minute, over all nodes; as many again of those that are warnings.
 const A_MINUTE: u32 = 300;
@@ -18,7 +18,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 pub struct PodEvents {
     normal: Allowance,
     warnings: Allowance,
-    left_out: Sparingly,
+    left_out: RateLimit,
     /// Whether they can be published.
     pub(super) outage: Outage,
 }
@@ -34,8 +34,8 @@ impl PodEvents {
     pub(super) fn allow(&mut self, warning: bool, now: Timestamp) -> bool {
         let allowance = if warning { &mut self.warnings } else { &mut self.normal };
         let is_allowed = allowance.take(now);
-        if !is_allowed && let Some(untold) = self.left_out.tell(MINUTE) {
-            let left_out = untold + 1;
+        if !is_allowed && let Some(suppressed) = self.left_out.allow(MINUTE) {
+            let left_out = suppressed + 1;
             tracing::info!(left_out, "more pods are asked to go than Events are published about in a minute");
         }
         is_allowed

@@ -122,11 +122,11 @@ impl Worker {
         let mut outage = self.shared.guards.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) => {
-                outage.ends();
+                outage.recovered();
                 self.memory.put_off(&task, now, SOON_SEEN);
             }
             Err(error) => {
-                if !matches!(error, ApiError::DryRun) && outage.lasts().is_some() {
+                if !matches!(error, ApiError::DryRun) && outage.failed().is_some() {
                     tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
                 }
                 let failures = self.memory.tries(&task).map_or(0, |tries| tries.failures);
@@ -142,13 +142,13 @@ impl Worker {
         let mut outage = self.shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             Ok(node) => {
-                outage.ends();
+                outage.recovered();
                 self.memory.worked(Task::Report, now);
                 self.memory.reported = Some((state, now));
                 self.shared.nodes.update(node);
             }
             Err(error) => {
-                if outage.lasts().is_some() {
+                if outage.failed().is_some() {
                     tracing::warn!(node = self.name.as_str(), error = %chain(&error), "conditions DrainInProgress and Drained could not be written: tried again, drains go on");
                 }
                 self.memory.reported = None;

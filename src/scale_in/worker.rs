@@ -136,11 +136,11 @@ impl Watches {
                     let failed = Instant::now();
                     if self.failed.replace(failed).is_some_and(|before| before + CALM < failed) {
                         // Nothing has changed since to tell that it works again.
-                        self.outage.ends();
+                        self.outage.recovered();
                     }
-                    if let Some(lasted) = self.outage.lasts() {
-                        let lasts_seconds = lasted.as_secs();
-                        tracing::warn!(node = node.as_str(), lasts_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
+                    if let Some(lasted) = self.outage.failed() {
+                        let outage_seconds = lasted.as_secs();
+                        tracing::warn!(node = node.as_str(), outage_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
                     }
                 }
             }
@@ -151,11 +151,11 @@ impl Watches {
     fn deliver(&mut self, node: &NodeName, event: Event<Seen<Pod>>, pods: &Pods) {
         // A list says nothing of the watch, which may be refused all the same.
         let is_of_the_watch = matches!(event, Event::Apply(_) | Event::Delete(_));
-        let outage_took = if is_of_the_watch { self.outage.ends() } else { None };
+        let outage_took = if is_of_the_watch { self.outage.recovered() } else { None };
         if let Some(lasted) = outage_took {
             tracing::info!(
                 node = node.as_str(),
-                lasted_seconds = lasted.as_secs(),
+                outage_seconds = lasted.as_secs(),
                 "the watch of the node's pods works again"
             );
         }

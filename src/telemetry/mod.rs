@@ -70,22 +70,22 @@ fn filter(level: Level) -> Targets {
         .with_target("ebbtide", level)
 }
 
-/// Something that anybody outside can cause, told no more often than so.
+/// Limits log lines that anybody outside can cause.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sparingly {
-    told: Option<Instant>,
-    untold: u64,
+pub(crate) struct RateLimit {
+    last: Option<Instant>,
+    suppressed: u64,
 }
 
-impl Sparingly {
-    /// Whether it is to be told, if at most `every` so often; then with how many times were not told since the last.
-    pub(crate) fn tell(&mut self, every: Duration) -> Option<u64> {
-        if self.told.is_some_and(|told| told.elapsed() < every) {
-            self.untold += 1;
+impl RateLimit {
+    /// Counts a line. Returns how many were suppressed since the last one if it is due: one in `every`.
+    pub(crate) fn allow(&mut self, every: Duration) -> Option<u64> {
+        if self.last.is_some_and(|last| last.elapsed() < every) {
+            self.suppressed += 1;
             return None;
         }
-        self.told = Some(Instant::now());
-        Some(std::mem::take(&mut self.untold))
+        self.last = Some(Instant::now());
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -97,24 +97,24 @@ const REMIND_EVERY: Duration = Duration::from_mins(5);
 pub struct Outage {
     began: Option<Instant>,
     failures: u32,
-    told: Sparingly,
+    lines: RateLimit,
 }
 
 impl Outage {
-    /// It does not work. For how long that has been so, if it is to be told.
-    pub(crate) fn lasts(&mut self) -> Option<Duration> {
+    /// Counts a failure. Returns how long the outage has lasted if a line is due: at its begin, then every five minutes.
+    pub(crate) fn failed(&mut self) -> Option<Duration> {
         self.failures = self.failures.saturating_add(1);
         let lasted = self.began.get_or_insert_with(Instant::now).elapsed();
-        self.told.tell(REMIND_EVERY).map(|_| lasted)
+        self.lines.allow(REMIND_EVERY).map(|_| lasted)
     }
 
-    /// How often it has not worked, one time after the other.
+    /// Failures in a row.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// It works. For how long it did not, if it did not.
-    pub(crate) fn ends(&mut self) -> Option<Duration> {
+    /// Ends the outage. Returns how long it lasted; `None` if there was none.
+    pub(crate) fn recovered(&mut self) -> Option<Duration> {
         std::mem::take(self).began.map(|began| began.elapsed())
     }
 }
@@ -247,15 +247,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_outage_is_told_when_it_begins_every_five_minutes_and_when_it_ends() {
         let mut outage = Outage::default();
-        assert_eq!(outage.ends(), None);
+        assert_eq!(outage.recovered(), None);
         let mut told = Vec::new();
         for _ in 0..700 {
-            told.extend(outage.lasts().map(|lasted| lasted.as_secs()));
+            told.extend(outage.failed().map(|lasted| lasted.as_secs()));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!((told, outage.failures()), (vec![0, 300, 600], 700));
-        assert_eq!(outage.ends(), Some(Duration::from_secs(700)));
-        assert_eq!(outage.lasts(), Some(Duration::ZERO), "another one is told at once");
+        assert_eq!(outage.recovered(), Some(Duration::from_secs(700)));
+        assert_eq!(outage.failed(), Some(Duration::ZERO), "another one is told at once");
         assert_eq!(outage.failures(), 1);
     }
 }

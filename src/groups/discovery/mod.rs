@@ -136,10 +136,10 @@ impl Discovery {
             match refreshed {
                 Ok(snapshot) => {
                     let failures = outage.failures();
-                    if let Some(lasted) = outage.ends() {
+                    if let Some(lasted) = outage.recovered() {
                         tracing::info!(
                             failures,
-                            lasted_seconds = lasted.as_secs(),
+                            outage_seconds = lasted.as_secs(),
                             "Auto Scaling groups are described again"
                         );
                     }
@@ -157,9 +157,9 @@ impl Discovery {
                     }
                 }
                 Err(error) => {
-                    if let Some(lasted) = outage.lasts() {
+                    if let Some(lasted) = outage.failed() {
                         tracing::warn!(
-                            lasts_seconds = lasted.as_secs(),
+                            outage_seconds = lasted.as_secs(),
                             error = %chain(&error),
                             "cannot describe Auto Scaling groups: using the last snapshot"
                         );

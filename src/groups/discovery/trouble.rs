@@ -23,12 +23,12 @@ impl Trouble {
     pub(super) fn note(&mut self, what: &'static str, error: Option<&impl Error>) {
         if let Some(error) = error {
             self.failed = Some(Instant::now());
-            if let Some(lasted) = self.outage.lasts() {
-                let lasts_seconds = lasted.as_secs();
-                tracing::warn!(what, lasts_seconds, error = %chain(error), "look-up failed: using what was known before");
+            if let Some(lasted) = self.outage.failed() {
+                let outage_seconds = lasted.as_secs();
+                tracing::warn!(what, outage_seconds, error = %chain(error), "look-up failed: using what was known before");
             }
         } else if self.failed.is_none_or(|failed| failed.elapsed() > WORKS_AFTER)
-            && self.outage.ends().is_some()
+            && self.outage.recovered().is_some()
         {
             tracing::info!(what, "look-up works again");
         }

@@ -37,8 +37,8 @@ impl Warnings {
         }
         self.without = if now > 0 { 0 } else { self.without.saturating_add(1) };
         if now > 0 {
-            self.none.ends();
-        } else if self.without > 1 && self.none.lasts().is_some() {
+            self.none.recovered();
+        } else if self.without > 1 && self.none.failed().is_some() {
             tracing::warn!(
                 "no Auto Scaling group is selected: cluster-autoscaler is told of none, and no node is drained. \
                  --node-group-auto-discovery and --nodes say which are, by tags and names in this region"

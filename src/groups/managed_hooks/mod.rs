@@ -225,7 +225,7 @@ impl ManagedHooks {
             Ok(()) => {
                 // That the group retains, a description shows.
                 if step != Step::Retain {
-                    attempts.outage.ends();
+                    attempts.outage.recovered();
                 }
                 if change.is_some() {
                     // AWS may show the state before for a while; that is no reason to do it again.
@@ -271,7 +271,7 @@ impl Progress {
     /// Notes whether the group retains as AWS has taken it, and says so.
     fn look_at_retention(&mut self, group: &AutoScalingGroup, seen: Timestamp, now: Timestamp) {
         if group.retains {
-            self.retention.outage.ends();
+            self.retention.outage.recovered();
             if self.retains_since.take().is_some() {
                 let group = group.name.as_str();
                 tracing::info!(group, "the group now keeps instances whose lifecycle hook times out");
@@ -279,10 +279,10 @@ impl Progress {
         } else if self.retains_since.take_if(|since| seen >= later(*since, signed(LAG))).is_some()
             && let Some(lasted) = self.retention.failed(now)
         {
-            let (group, lasts_seconds) = (group.name.as_str(), lasted.as_secs());
+            let (group, outage_seconds) = (group.name.as_str(), lasted.as_secs());
             tracing::warn!(
                 group,
-                lasts_seconds,
+                outage_seconds,
                 "AWS has taken it that the group is to keep instances whose lifecycle hook times out, and does not show it: \
                  they count as terminated then"
             );
@@ -335,7 +335,7 @@ impl Progress {
 impl Attempts {
     /// Puts the next call off after one without effect. For how long that has been so, if it is to be told.
     fn failed(&mut self, now: Timestamp) -> Option<Duration> {
-        let lasted = self.outage.lasts();
+        let lasted = self.outage.failed();
         self.pause(now, backoff(self.outage.failures(), FIRST_RETRY, LONGEST_RETRY));
         lasted
     }
@@ -343,17 +343,17 @@ impl Attempts {
     /// Notes that AWS refuses a call, or does not answer, and says so.
     fn refused(&mut self, group: &GroupName, step: &Step, error: &AwsError, now: Timestamp) {
         let Some(lasted) = self.failed(now) else { return };
-        let (group, lasts_seconds, error) = (group.as_str(), lasted.as_secs(), chain(error));
+        let (group, outage_seconds, error) = (group.as_str(), lasted.as_secs(), chain(error));
         match step {
             Step::Retain => tracing::warn!(
                 group,
-                lasts_seconds,
+                outage_seconds,
                 error,
                 "cannot have the group keep instances whose lifecycle hook times out: they are terminated then"
             ),
             Step::LookUp | Step::Put { .. } => tracing::warn!(
                 group,
-                lasts_seconds,
+                outage_seconds,
                 error,
                 "cannot give the group its lifecycle hook: what it terminates by itself may go undrained"
             ),

@@ -262,16 +262,16 @@ impl Protection {
     fn note_tagging(&self, error: Option<&AwsError>) {
         let mut outage = self.untagged.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = error {
-            if let Some(lasted) = outage.lasts() {
+            if let Some(lasted) = outage.failed() {
                 tracing::warn!(
                     tag = PROTECTION_TAG,
-                    lasts_seconds = lasted.as_secs(),
+                    outage_seconds = lasted.as_secs(),
                     error = %chain(error),
                     "cannot tag instances while they are protected from scale-in: if ebbtide is killed now, they stay \
                      protected"
                 );
             }
-        } else if outage.ends().is_some() {
+        } else if outage.recovered().is_some() {
             tracing::info!(tag = PROTECTION_TAG, "instances can be tagged again");
         }
     }
@@ -296,11 +296,11 @@ impl Protection {
         match self.try_to_release(group, &pending).await {
             Ok(Released::All) => self.pending.remove(group),
             Ok(released) => self.pending.check_again(group, |pending| {
-                if let Some(lasted) = pending.outage.ends() {
-                    let lasted_seconds = lasted.as_secs();
+                if let Some(lasted) = pending.outage.recovered() {
+                    let outage_seconds = lasted.as_secs();
                     tracing::info!(
                         group = group.as_str(),
-                        lasted_seconds,
+                        outage_seconds,
                         "scale-in protection can be taken off again"
                     );
                 }
@@ -311,11 +311,11 @@ impl Protection {
                 }
             }),
             Err(error) => self.pending.check_again(group, |pending| {
-                if let Some(lasted) = pending.outage.lasts() {
+                if let Some(lasted) = pending.outage.failed() {
                     tracing::warn!(
                         group = group.as_str(),
                         instances = ?pending.instances,
-                        lasts_seconds = lasted.as_secs(),
+                        outage_seconds = lasted.as_secs(),
                         error = %chain(&error),
                         "cannot take scale-in protection off"
                     );

@@ -43,7 +43,7 @@ pub(super) async fn take_over(
         sleep(CHECK_EVERY).await;
         let pause = match tagged_instances(aws).await {
             Ok(tagged) => {
-                if outage.ends().is_some() {
+                if outage.recovered().is_some() {
                     tracing::info!(tag = PROTECTION_TAG, "tags of protected instances can be read again");
                 }
                 if let Some(view) = groups.latest() {
@@ -53,10 +53,10 @@ pub(super) async fn take_over(
                 SEARCH_EVERY
             }
             Err(error) => {
-                if let Some(lasted) = outage.lasts() {
+                if let Some(lasted) = outage.failed() {
                     tracing::warn!(
                         tag = PROTECTION_TAG,
-                        lasts_seconds = lasted.as_secs(),
+                        outage_seconds = lasted.as_secs(),
                         error = %chain(&error),
                         "cannot read tags: instances that an earlier run protected from scale-in stay protected"
                     );

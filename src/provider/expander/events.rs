@@ -30,14 +30,14 @@ pub async fn publish(
     while choices.changed().await.is_ok() {
         let note = choices.borrow_and_update().clone();
         match announce(&shared, &about, &note).await {
-            Ok(()) if outage.ends().is_some() => {
+            Ok(()) if outage.recovered().is_some() => {
                 tracing::info!("choices of the expander are published as Events again");
             }
             Ok(()) | Err(ApiError::DryRun) => {}
             Err(error) => {
-                if let Some(lasted) = outage.lasts() {
-                    let lasts_seconds = lasted.as_secs();
-                    tracing::warn!(lasts_seconds, error = %chain(&error), "choices of the expander cannot be published as Events: the log has them all the same");
+                if let Some(lasted) = outage.failed() {
+                    let outage_seconds = lasted.as_secs();
+                    tracing::warn!(outage_seconds, error = %chain(&error), "choices of the expander cannot be published as Events: the log has them all the same");
                 }
             }
         }

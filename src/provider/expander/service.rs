@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::prices::{PricedNode, Prices};
 use crate::scale_in::Shared;
 use crate::slots::Slots;
-use crate::telemetry::{Sparingly, chain};
+use crate::telemetry::{RateLimit, chain};
 
 /// How far back interruptions count.
 const A_DAY: Duration = Duration::from_hours(24);
@@ -45,7 +45,7 @@ pub struct Expander {
     policy: Mutex<(Policy, Option<String>)>,
     answers: Family<Labelled, Counter>,
     places: Arc<Slots>,
-    lines: Mutex<Sparingly>,
+    lines: Mutex<RateLimit>,
     /// What the last of these lines says.
     choices: watch::Sender<String>,
 }
@@ -191,7 +191,7 @@ impl Expander {
         let options = standings(options, &known);
         let choice = choose(policy, &options);
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(untold) = lines.tell(TELL_EVERY) {
+        if let Some(suppressed) = lines.allow(TELL_EVERY) {
             let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
             let (best, why) = (names(&options, &choice), explain(&options, &choice));
             self.choices.send_replace(note(&best, decided_by, options.len(), &why));
@@ -200,8 +200,8 @@ impl Expander {
                 decided_by,
                 options = options.len(),
                 why,
-                untold,
-                "which group is to grow; `untold` more since the last such line"
+                suppressed,
+                "which group is to grow; `suppressed` more since the last such line"
             );
         }
         self.answers.get_or_create(&Labelled { decided_by: DecidedBy::of(&choice) }).inc();

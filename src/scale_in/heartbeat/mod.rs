@@ -129,20 +129,20 @@ impl Failing {
         let group = held.get(instance).map(|held| held.group.as_str());
         let name = instance.as_str();
         let Some(error) = error else {
-            if let Some(lasted) = self.0.remove(instance).and_then(|mut outage| outage.ends()) {
-                let lasted_seconds = lasted.as_secs();
+            if let Some(lasted) = self.0.remove(instance).and_then(|mut outage| outage.recovered()) {
+                let outage_seconds = lasted.as_secs();
                 tracing::info!(
                     group,
                     instance = name,
-                    lasted_seconds,
+                    outage_seconds,
                     "heartbeat or completion of the lifecycle hook fails no more"
                 );
             }
             return;
         };
-        if let Some(lasted) = self.0.entry(instance.clone()).or_default().lasts() {
-            let (lasts_seconds, again_seconds) = (lasted.as_secs(), pause.as_secs());
-            tracing::warn!(group, instance = name, lasts_seconds, again_seconds, error = %chain(error), "heartbeat or completion of the lifecycle hook failed, and is tried again");
+        if let Some(lasted) = self.0.entry(instance.clone()).or_default().failed() {
+            let (outage_seconds, again_seconds) = (lasted.as_secs(), pause.as_secs());
+            tracing::warn!(group, instance = name, outage_seconds, again_seconds, error = %chain(error), "heartbeat or completion of the lifecycle hook failed, and is tried again");
         }
     }
 }

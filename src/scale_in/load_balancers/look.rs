@@ -38,9 +38,9 @@ pub(in crate::scale_in) async fn run(shared: Arc<Shared>) -> Infallible {
         let _ = wanted.wait_for(|wanted| !wanted.is_empty()).await;
         let pause = match look.again(&shared).await {
             Ok(seen) => {
-                if let Some(lasted) = outage.ends() {
+                if let Some(lasted) = outage.recovered() {
                     tracing::info!(
-                        lasted_seconds = lasted.as_secs(),
+                        outage_seconds = lasted.as_secs(),
                         "AWS says again to whom load balancers send"
                     );
                 }
@@ -56,12 +56,12 @@ pub(in crate::scale_in) async fn run(shared: Arc<Shared>) -> Infallible {
 /// Notes a failed look. Returns how long to wait before another.
 fn failed(shared: &Shared, error: &AwsError, outage: &mut Outage) -> Duration {
     let is_denied = matches!(error, AwsError::Denied { .. });
-    if let Some(lasted) = outage.lasts() {
-        let lasts_seconds = lasted.as_secs();
+    if let Some(lasted) = outage.failed() {
+        let outage_seconds = lasted.as_secs();
         if is_denied {
-            tracing::warn!(lasts_seconds, error = %chain(error), "AWS does not allow to ask to whom load balancers send (deploy/aws/iam/load-balancers.json): no instance waits for them");
+            tracing::warn!(outage_seconds, error = %chain(error), "AWS does not allow to ask to whom load balancers send (deploy/aws/iam/load-balancers.json): no instance waits for them");
         } else {
-            tracing::warn!(lasts_seconds, error = %chain(error), "AWS does not say to whom load balancers send: tried again, instances wait for as long as connections may live");
+            tracing::warn!(outage_seconds, error = %chain(error), "AWS does not say to whom load balancers send: tried again, instances wait for as long as connections may live");
         }
     }
     if is_denied {

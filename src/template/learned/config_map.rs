@@ -143,11 +143,11 @@ struct Trouble<'a> {
 
 impl Trouble<'_> {
     async fn pause(&mut self, verb: &'static str, error: &ApiError) {
-        if let Some(lasted) = self.outage.lasts() {
+        if let Some(lasted) = self.outage.failed() {
             tracing::warn!(
                 config_map = self.config_map,
                 verb,
-                lasts_seconds = lasted.as_secs(),
+                outage_seconds = lasted.as_secs(),
                 error = %chain(error),
                 "cannot keep learned template data in the ConfigMap"
             );
@@ -156,11 +156,11 @@ impl Trouble<'_> {
     }
 
     fn ended(&mut self) {
-        if let Some(lasted) = self.outage.ends() {
-            let lasted_seconds = lasted.as_secs();
+        if let Some(lasted) = self.outage.recovered() {
+            let outage_seconds = lasted.as_secs();
             tracing::info!(
                 config_map = self.config_map,
-                lasted_seconds,
+                outage_seconds,
                 "learned template data is kept in the ConfigMap again"
             );
         }
