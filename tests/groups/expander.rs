@@ -157,7 +157,7 @@ async fn a_flood_of_questions_is_a_line_a_second_that_counts_them() {
     asked(&scene, question).await.expect("answered");
     let text = log.text();
     let told: Vec<_> = text.lines().filter(|line| line.contains("which group is to grow")).collect();
-    assert!(told.len() == 2 && told[1].contains("untold=49"), "{told:?}");
+    assert!(told.len() == 2 && told[1].contains("suppressed=49"), "{told:?}");
 }
 
 /// The notes of the Events about choices, the oldest first.
