@@ -1,6 +1,7 @@
 //! What is believed of a record: whoever may annotate a Node can write one. Pure.
 //!
-//! - What this worker wrote is believed, and so is what it finds after a restart: an earlier run wrote it.
+//! - What this worker wrote is believed, and so is what another run of ebbtide wrote as far as it can tell: what it finds after a restart, and
+//!   what is written while another process leads or this one is a dry run.
 //! - What somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or
 //!   makes a deadline pass. Another replica that accepts a scale-in writes nothing else.
 //!   Unless its cause is cluster-autoscaler, it counts as a wish.
@@ -53,8 +54,9 @@ impl Claims {
         }
     }
 
-    /// Takes in the Node's annotation at `now`, by the record's clock. `at_start`: an earlier run wrote it.
-    pub fn see(&mut self, node: &NodeView, at_start: bool, now: Timestamp) {
+    /// Takes in the Node's annotation at `now`, by the record's clock. `from_another_run`: an earlier run, another leader, or whoever works
+    /// beside a dry run may have written it, so that it is believed.
+    pub fn see(&mut self, node: &NodeView, from_another_run: bool, now: Timestamp) {
         let written = node.record.as_deref();
         // What was listed once is there as long as the record, or the taint.
         if written.is_none() && !node_patch::has_our_taint(node) {
@@ -74,7 +76,7 @@ impl Claims {
             Written::Record(claimed) if self.ours.iter().any(|ours| ours == written.text()) => {
                 Written::Record(claimed)
             }
-            Written::Record(claimed) if at_start => {
+            Written::Record(claimed) if from_another_run => {
                 self.inherited = claimed.release_by.filter(|_| claimed.ends_at.is_none());
                 Written::Record(past(claimed, now))
             }
@@ -208,8 +210,8 @@ mod tests {
         node(&record::write(record))
     }
 
-    fn seen(claims: &mut Claims, record: &Record, at_start: bool, now: i64) -> Record {
-        claims.see(&written(record), at_start, at(now));
+    fn seen(claims: &mut Claims, record: &Record, from_another_run: bool, now: i64) -> Record {
+        claims.see(&written(record), from_another_run, at(now));
         match claims.believed() {
             Some(Written::Record(record)) => record.clone(),
             other => panic!("{other:?}"),
@@ -245,9 +247,9 @@ mod tests {
             ends_at: ends_at.map(at),
             ..record(-500)
         };
-        let inherited = |record: &Record, at_start: bool| {
+        let inherited = |record: &Record, from_another_run: bool| {
             let mut claims = Claims::default();
-            seen(&mut claims, record, at_start, 0);
+            seen(&mut claims, record, from_another_run, 0);
             claims.inherited()
         };
         assert_eq!(inherited(&limited(None), true), Some(at(900)));
@@ -350,15 +352,19 @@ mod tests {
     #[test]
     fn what_has_not_happened_yet_happens_now_and_only_once() {
         let ahead = Record { limited_since: Some(at(90_000)), ..far(90_000) };
-        for at_start in [true, false] {
+        for from_another_run in [true, false] {
             let mut claims = Claims::default();
-            seen(&mut claims, &ahead, at_start, 0);
-            let believed = seen(&mut claims, &ahead, at_start, 50);
-            assert_eq!(believed.phase_since, at(0), "{at_start}");
+            seen(&mut claims, &ahead, from_another_run, 0);
+            let believed = seen(&mut claims, &ahead, from_another_run, 50);
+            assert_eq!(believed.phase_since, at(0), "{from_another_run}");
             // What somebody else claims of these counts for nothing.
-            let since = at_start.then(|| at(0));
-            assert_eq!((believed.limited_since, believed.empty_since), (since, since), "{at_start}");
-            assert_eq!((believed.requested_at, believed.terminate_at), (at(0), Some(at(0))), "{at_start}");
+            let since = from_another_run.then(|| at(0));
+            assert_eq!((believed.limited_since, believed.empty_since), (since, since), "{from_another_run}");
+            assert_eq!(
+                (believed.requested_at, believed.terminate_at),
+                (at(0), Some(at(0))),
+                "{from_another_run}"
+            );
         }
     }
 }

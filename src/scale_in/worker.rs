@@ -414,10 +414,9 @@ impl Worker {
         let (record_seen, ahead) = self.record_seen(node.record.is_some());
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
-        // What another leader writes counts as an earlier run's, also when it is seen once that one leads no more, and as does all that is
-        // written beside a dry run.
+        // Another leader's writes may be seen once that one leads no more.
         let is_others = !leads || now < later(self.shared.leadership.leads_since(), SEEN_AFTER);
-        let is_earlier_runs =
+        let from_another_run =
             std::mem::take(&mut self.at_start) || is_others || self.shared.dry_run.is_some();
         let before = match self.memory.claims.believed() {
             Some(Written::Record(record)) if node.instance.as_ref() == Some(&record.instance) => {
@@ -425,7 +424,7 @@ impl Worker {
             }
             _ => None,
         };
-        self.memory.claims.see(node, is_earlier_runs, later(now, ahead));
+        self.memory.claims.see(node, from_another_run, later(now, ahead));
         if before.is_some() && self.memory.claims.believed().is_none() {
             // Another process may have taken it off.
             self.memory.forget_the_scale_in();

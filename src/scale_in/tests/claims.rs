@@ -14,7 +14,7 @@ fn a_record_of_somebody_else_is_told_of_where_it_claims_more_than_its_scale_in_h
     ] {
         let mut scene = node().by_autoscaler().with(pod("web"));
         scene.plan();
-        scene.at_start = false;
+        scene.from_another_run = false;
         scene.later(60);
         let claimed = Record { phase, terminate_at, requested_at: at(-60), ..scene.record() };
         scene.patch(&node_patch::with_record(&scene.view(), &claimed, scene.now));

@@ -83,7 +83,7 @@ fn interrupted_before_a_restart() -> Scene {
     scene.memory = Memory::default();
     let mut scene = untold(scene);
     scene.plan();
-    scene.at_start = false;
+    scene.from_another_run = false;
     scene
 }
 
@@ -131,7 +131,7 @@ fn maintenance_that_is_more_than_a_day_away_waits_for_its_turn_with_a_wish_and_w
     ] {
         let mut scene = node().with(pod("web"));
         scene.plan();
-        scene.at_start = false;
+        scene.from_another_run = false;
         if let Some(word) = word {
             scene = scene.annotated(word);
         }

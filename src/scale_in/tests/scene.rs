@@ -93,7 +93,7 @@ pub(super) struct Scene {
     /// Since when this process leads.
     pub(super) leads_since: Timestamp,
     /// Whether an earlier run wrote what the Node carries, or somebody else while this one runs.
-    pub(super) at_start: bool,
+    pub(super) from_another_run: bool,
     pub(super) node: Value,
     /// Other Nodes that name the same instance.
     pub(super) beside: Vec<Arc<NodeView>>,
@@ -153,7 +153,7 @@ pub(super) fn node() -> Scene {
         now: at(0),
         ahead: SignedDuration::ZERO,
         leads_since: at(-10_000),
-        at_start: true,
+        from_another_run: true,
         node: json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": "n1", "uid": "node-uid", "resourceVersion": "1" },
@@ -285,7 +285,7 @@ impl Scene {
         let view = self.view();
         let budgets = self.budgets.clone();
         let left = Cell::new(self.permits);
-        self.memory.claims.see(&view, self.at_start, later(self.now, self.ahead));
+        self.memory.claims.see(&view, self.from_another_run, later(self.now, self.ahead));
         self.memory.note_membership(&self.instance);
         self.memory.returns.see_node(view.unschedulable, later(self.now, self.ahead));
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()), self.now);

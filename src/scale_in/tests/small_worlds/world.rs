@@ -287,7 +287,7 @@ impl World {
         if self.broken == Broken::TakesUnlistedPodsForGone {
             pods.get_or_insert_default();
         }
-        let is_earlier_runs = !std::mem::replace(&mut replica.has_looked[n], true) || !leads;
+        let from_another_run = !std::mem::replace(&mut replica.has_looked[n], true) || !leads;
         let instance = match replica.aws {
             None => Membership::Unknown,
             Some((places, seen)) => match places[n] {
@@ -301,7 +301,7 @@ impl World {
             },
         };
         let memory = &mut replica.memory[n];
-        memory.claims.see(&node, is_earlier_runs, now);
+        memory.claims.see(&node, from_another_run, now);
         memory.note_membership(&instance);
         memory.note_pods(pods.as_ref().unwrap_or(&BTreeMap::new()), now);
         let ours = (n == 0).then(|| hook(3_600));
