@@ -3,15 +3,13 @@
 use jiff::SignedDuration;
 
 use super::action::{Action, Plan};
+use super::deadline::SAME_WITHIN;
 use super::notices::Noticed;
 use super::settings::Treatment;
 use super::situation::Situation;
 use super::{events, node_patch};
 use crate::clock::later;
 use crate::cluster::{Cordon, CordonReason};
-
-/// A cordon that ends within this time of another ends with it.
-const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
 
 /// Plans the cordon of a node that is not scaled in.
 pub(super) fn cordon(s: &Situation<'_>, plan: &mut Plan) {
@@ -69,7 +67,7 @@ fn wanted(s: &Situation<'_>, cordon: Option<&Cordon>) -> Option<Cordon> {
     for notice in s.notices.iter().filter(counts) {
         let until = s.theirs(notice.expected.until);
         match reasons.iter_mut().find(|reason| is_about(notice, reason)) {
-            Some(reason) if until <= later(reason.until, AS_GOOD) => {}
+            Some(reason) if until <= later(reason.until, SAME_WITHIN) => {}
             Some(reason) => reason.until = until,
             None => {
                 let (cause, event) = (notice.expected.cause, notice.event.clone());
@@ -88,6 +86,6 @@ fn is_about(notice: &Noticed, reason: &CordonReason) -> bool {
 /// Whether the notice keeps the node closed no longer than the cordon does, whose clock is `ahead` of ours.
 pub(super) fn covers(cordon: &Cordon, notice: &Noticed, ahead: SignedDuration) -> bool {
     let until = later(notice.expected.until, ahead);
-    let lasts = |reason: &CordonReason| until <= later(reason.until, AS_GOOD);
+    let lasts = |reason: &CordonReason| until <= later(reason.until, SAME_WITHIN);
     cordon.reasons().iter().any(|reason| is_about(notice, reason) && lasts(reason))
 }

@@ -17,8 +17,8 @@ use crate::aws::Hook;
 use crate::clock::{later, signed};
 use crate::template::tags::DrainTimeout;
 
-/// A deadline that differs by no more than this is not written again.
-pub(super) const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
+/// Moments no further apart than this count as one: what differs by less is not written again.
+pub(super) const SAME_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// The limit of ours on the scale-ins of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,8 @@ pub(super) fn spared(
 
 /// The record with this limit. One that comes closer, as a notice in the midst of a drain does, is shared out from now on.
 pub(super) fn limited(record: &Record, release_by: Option<Timestamp>, now: Timestamp) -> Record {
-    let is_closer = release_by.is_some_and(|by| record.release_by.is_none_or(|was| later(by, AS_GOOD) < was));
+    let is_closer =
+        release_by.is_some_and(|by| record.release_by.is_none_or(|was| later(by, SAME_WITHIN) < was));
     let limited_since = if is_closer { Some(now) } else { record.limited_since };
     Record { release_by, limited_since, ..record.clone() }
 }

@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use crate::clock::later;
 use crate::cluster::PodView;
 
-/// A deletion may be seen so late, or clocks differ by so much, without harm.
-const AS_GOOD: SignedDuration = SignedDuration::from_secs(30);
+/// How late a deletion may be seen, or by how much the API server's clock and ours may differ, without harm.
+const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(30);
 
 /// The pods of a node, by UID.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,7 @@ impl Going {
     /// When the grace of a pod ends by our clock, of which the API server says that it ends at `told`.
     pub(super) fn ends(&self, uid: &str, told: Timestamp) -> Timestamp {
         let seen = self.0.get(uid).copied().flatten().map(|seen| seen.ends);
-        seen.filter(|seen| *seen > later(told, AS_GOOD)).unwrap_or(told)
+        seen.filter(|seen| *seen > later(told, CLOCK_SKEW)).unwrap_or(told)
     }
 }
 

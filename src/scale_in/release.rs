@@ -13,7 +13,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::deadline::{AS_GOOD, HeldBy, MARGIN, OurLimit, limited};
+use super::deadline::{HeldBy, MARGIN, OurLimit, SAME_WITHIN, limited};
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
@@ -74,7 +74,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     };
     let is_as_good = match (release_by, record.release_by) {
         _ if !is_known => true,
-        (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,
+        (Some(known), Some(written)) => known.duration_since(written).abs() <= SAME_WITHIN,
         (known, written) => known == written,
     };
     let is_same = release == record.release
@@ -109,7 +109,7 @@ fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
 /// Whether AWS has called off what would have ended the machine at this moment.
 fn is_called_off(s: &Situation<'_>, end: Timestamp) -> bool {
     let mut called_off = s.notices.iter().filter_map(|notice| notice.called_off);
-    called_off.any(|moment| moment.duration_since(end).abs() <= AS_GOOD)
+    called_off.any(|moment| moment.duration_since(end).abs() <= SAME_WITHIN)
 }
 
 /// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.

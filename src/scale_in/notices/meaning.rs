@@ -8,7 +8,7 @@ use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
 use crate::scale_in::cordon::covers;
-use crate::scale_in::deadline::AS_GOOD;
+use crate::scale_in::deadline::SAME_WITHIN;
 use crate::scale_in::record::Cause;
 use crate::scale_in::settings::{Settings, Treatment};
 
@@ -199,7 +199,7 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
                 Treatment::Drain => record.is_some_and(|record| {
                     expected.ends_at.is_none_or(|end| {
                         let end = later(end, facts.ahead);
-                        record.ends_at.is_some_and(|written| written <= later(end, AS_GOOD))
+                        record.ends_at.is_some_and(|written| written <= later(end, SAME_WITHIN))
                     })
                 }),
                 Treatment::Cordon => record.is_some() || is_closed_for(node, notice, facts.ahead),
