@@ -34,8 +34,10 @@ pub struct NodeView {
     pub uid: String,
     /// `metadata.resourceVersion`, the precondition of every write.
     pub resource_version: String,
-    /// EC2 instance id from `spec.providerID`; `None` if that is not of AWS.
+    /// EC2 instance id from `spec.providerID`; `None` if that is not of an instance.
     pub instance: Option<InstanceId>,
+    /// Its machine may be any, one of AWS too: `spec.providerID` is empty, or of neither AWS nor EKS Hybrid Nodes.
+    pub is_unidentified: bool,
     /// `spec.providerID` as it is written, unless that is [`ProviderId::text_of_instance`] with the zone of its label.
     pub odd_provider_id: Option<Box<str>>,
     /// `spec.unschedulable`.
@@ -70,6 +72,14 @@ pub struct NodeView {
 /// to fit into four.
 const LONGEST_PROVIDER_ID: usize = 128;
 
+/// How the provider ids of AWS's machines begin, those of Fargate among them.
+const AWS: &str = "aws:///";
+
+/// How those of machines outside of AWS begin that are EKS Hybrid Nodes.
+///
+/// Source: `hybridProviderIdPrefix` in [eks-hybrid](https://github.com/aws/eks-hybrid).
+const HYBRID: &str = "eks-hybrid:///";
+
 impl From<&Node> for NodeView {
     fn from(node: &Node) -> Self {
         let meta = &node.metadata;
@@ -85,6 +95,7 @@ impl From<&Node> for NodeView {
             let usual = labels.get(names::ZONE).map(|zone| ProviderId::text_of_instance(zone, instance));
             usual.as_deref() == Some(written)
         };
+        let is_unidentified = ![AWS, HYBRID].iter().any(|scheme| written.starts_with(scheme));
         let is_short = written.len() <= LONGEST_PROVIDER_ID;
         Self {
             name: meta.name.clone().unwrap_or_default().into(),
@@ -92,6 +103,7 @@ impl From<&Node> for NodeView {
             resource_version: meta.resource_version.clone().unwrap_or_default(),
             odd_provider_id: instance.as_ref().filter(|id| is_short && !is_usual(id)).map(|_| written.into()),
             instance,
+            is_unidentified,
             unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
             taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
             record: annotation(names::RECORD).as_deref().map(|text| Box::new(Annotation::from(text))),
@@ -150,6 +162,7 @@ impl NodeView {
             uid,
             resource_version: _,
             instance,
+            is_unidentified,
             odd_provider_id,
             unschedulable,
             taints,
@@ -166,7 +179,8 @@ impl NodeView {
             allocatable,
         } = self;
         (name, uid, unschedulable) == (&other.name, &other.uid, &other.unschedulable)
-            && (instance, odd_provider_id) == (&other.instance, &other.odd_provider_id)
+            && (instance, is_unidentified, odd_provider_id)
+                == (&other.instance, &other.is_unidentified, &other.odd_provider_id)
             && (taints, record, marks, cordon) == (&other.taints, &other.record, &other.marks, &other.cordon)
             && (created, ready, ready_since, unready_since)
                 == (&other.created, &other.ready, &other.ready_since, &other.unready_since)

@@ -122,6 +122,11 @@ impl Nodes {
         self.lock().by_instance.get(instance).is_some_and(|names| names.len() > 1)
     }
 
+    /// A Node whose machine may be any.
+    pub fn unidentified(&self) -> Option<NodeName> {
+        self.lock().by_name.values().find(|node| node.is_unidentified).map(|node| node.name.clone())
+    }
+
     /// Every Node.
     pub fn all(&self) -> Vec<Arc<NodeView>> {
         self.lock().by_name.values().cloned().collect()
@@ -498,6 +503,21 @@ mod tests {
         // However long somebody makes it, an answer to cluster-autoscaler has to stay short.
         nodes.apply(written("a", "z1", &format!("aws:///{}/i-1", "z".repeat(300)), "True"));
         assert_eq!(odd(), None);
+    }
+
+    #[test]
+    fn a_node_may_be_any_machine_unless_its_provider_id_is_of_aws_or_of_a_hybrid_node() {
+        let known =
+            ["aws:///z1/i-1", "aws:////i-1", "aws:///z1/1f2e/fargate-ip-10-0-0-1", "eks-hybrid:///r/c/mi-1"];
+        let unknown = ["", "k3s://n", "aws://z1/i-1", "i-1"];
+        for (text, expected) in
+            known.map(|text| (text, None)).into_iter().chain(unknown.map(|text| (text, Some("n"))))
+        {
+            let nodes = Nodes::default();
+            let object = json!({ "metadata": { "name": "n" }, "spec": { "providerID": text } });
+            nodes.apply(NodeView::from(&serde_json::from_value::<Node>(object).expect("a Node")));
+            assert_eq!(nodes.unidentified().as_deref(), expected, "{text}");
+        }
     }
 
     #[tokio::test]

@@ -100,7 +100,10 @@ impl Deletion {
                 None if scale_ins.outlives_its_node(&group.asg.name, &instance) => {
                     deletion.outliving.push(instance);
                 }
-                None => deletion.unregistered.push(instance),
+                None => match scale_ins.unidentified_node(&group.asg) {
+                    Some(node) => return Err(RpcError::Unidentified { node, instance }),
+                    None => deletion.unregistered.push(instance),
+                },
             }
         }
         deletion.check(group, scale_ins)?;
@@ -208,9 +211,11 @@ mod tests {
     /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving, and so was `i-gone`.
     struct Nodes {
         are_synced: bool,
+        /// There is one of an unknown machine.
+        one_is_unidentified: bool,
     }
 
-    const NODES: Nodes = Nodes { are_synced: true };
+    const NODES: Nodes = Nodes { are_synced: true, one_is_unidentified: false };
 
     impl ScaleIns for Nodes {
         fn is_ready(&self) -> bool {
@@ -223,6 +228,10 @@ mod tests {
 
         fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
             group == "web" && matches!(instance.as_str(), "i-out" | "i-gone")
+        }
+
+        fn unidentified_node(&self, _: &AutoScalingGroup) -> Option<NodeName> {
+            self.one_is_unidentified.then(|| "n-any".into())
         }
 
         fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {
@@ -353,9 +362,24 @@ mod tests {
 
     #[test]
     fn until_the_nodes_are_listed_no_instance_counts_as_one_without_a_node() {
-        let nodes = Nodes { are_synced: false };
+        let nodes = Nodes { are_synced: false, ..NODES };
         for batch in [&["i-bare"][..], &["i-1", "i-bare"], &["i-placeholder-web-5", "i-new"]] {
             assert!(matches!(read_with(&nodes, batch), Err(RpcError::NodesUnknown)), "{batch:?}");
+        }
+        for batch in [&["i-1"][..], &["i-out", "i-held"], &["i-placeholder-web-5"]] {
+            assert!(read_with(&nodes, batch).is_ok(), "{batch:?}");
+        }
+    }
+
+    #[test]
+    fn an_instance_without_a_node_stays_while_a_node_may_be_of_any_machine_of_its_group() {
+        let nodes = Nodes { one_is_unidentified: true, ..NODES };
+        for batch in [&["i-bare"][..], &["i-1", "i-new"]] {
+            let refused = read_with(&nodes, batch);
+            assert!(
+                matches!(&refused, Err(RpcError::Unidentified { node, .. }) if node == "n-any"),
+                "{refused:?}"
+            );
         }
         for batch in [&["i-1"][..], &["i-out", "i-held"], &["i-placeholder-web-5"]] {
             assert!(read_with(&nodes, batch).is_ok(), "{batch:?}");

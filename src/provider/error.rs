@@ -6,7 +6,7 @@ use super::SizingError;
 use crate::cluster::ApiError;
 use crate::groups::Stale;
 use crate::groups::sizes::SizeError;
-use crate::k8s::InstanceId;
+use crate::k8s::{InstanceId, NodeName};
 use crate::scale_in::IntentError;
 use crate::telemetry::chain;
 
@@ -48,6 +48,17 @@ pub enum RpcError {
         node: String,
         /// EC2 instance id.
         instance: String,
+    },
+    /// No Node says of which machine of the group it is, and one may be of any: terminating the instance could kill its workloads.
+    #[error(
+        "node {node} has no provider id of AWS, and may be that of instance {instance}: give it the provider id of \
+         its machine (kubelet's --provider-id, or the AWS cloud controller); nothing was changed"
+    )]
+    Unidentified {
+        /// Name of a Node without a provider id of AWS.
+        node: NodeName,
+        /// EC2 instance id.
+        instance: InstanceId,
     },
     /// The instance's Node was deleted a while ago, and containers on it have their grace still.
     #[error("instance {0} has lost its Node, and its pods have their grace still; nothing was changed")]
@@ -119,6 +130,7 @@ impl RpcError {
                 | SizeError::Weighted { .. }
                 | SizeError::BelowMinUnits { .. },
             )
+            | Self::Unidentified { .. }
             | Self::Sizing(SizingError::Refused(_) | SizingError::Denied(_))
             | Self::Intent(IntentError::NotRecorded { source: ApiError::DryRun, .. }) => {
                 Code::FailedPrecondition
@@ -205,6 +217,7 @@ mod tests {
             (RpcError::NotOfGroup { node: node.clone(), group: group.clone() }, Code::NotFound),
             (RpcError::BatchNotOfGroup { node: node.clone(), group: group.clone() }, Code::InvalidArgument),
             (RpcError::NodeUnseen { node, instance: "i-1".into() }, Code::Unavailable),
+            (RpcError::Unidentified { node: "n".into(), instance: "i-1".into() }, Code::FailedPrecondition),
             (RpcError::OutlivesItsNode("i-1".into()), Code::Unavailable),
             (RpcError::NodesUnknown, Code::Unavailable),
             (delta.into(), Code::InvalidArgument),

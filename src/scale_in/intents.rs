@@ -16,7 +16,7 @@ use super::held_since::Holds;
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
 use super::{context, deadline, node_patch, nodeless};
-use crate::aws::Instance;
+use crate::aws::{AutoScalingGroup, Instance};
 use crate::clock::{Clock, later, signed};
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::groups::Groups;
@@ -33,6 +33,10 @@ pub trait ScaleIns: Send + Sync + 'static {
 
     /// Name of the Node of this instance, if one has registered.
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName>;
+
+    /// A Node that may be of any instance of the group: its provider id does not say of which machine it is, and no Node of the
+    /// group's instances is known, as where kubelets are started without a provider id.
+    fn unidentified_node(&self, group: &AutoScalingGroup) -> Option<NodeName>;
 
     /// Whether containers may run on this instance of the group though it has no Node: its Node was deleted, their grace is not over, and no
     /// hook of ours would hold it for that.
@@ -220,6 +224,14 @@ impl Intents {
 impl ScaleIns for Intents {
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         speaker(&self.nodes, instance).map(|node| node.name.clone())
+    }
+
+    fn unidentified_node(&self, group: &AutoScalingGroup) -> Option<NodeName> {
+        let is_known = |instance: &Instance| !self.nodes.of_instance(&instance.id).is_empty();
+        if group.instances.iter().any(is_known) {
+            return None;
+        }
+        self.nodes.unidentified()
     }
 
     fn outlives_its_node(&self, group: &GroupName, instance: &InstanceId) -> bool {

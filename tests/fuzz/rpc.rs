@@ -48,6 +48,10 @@ impl ScaleIns for Leaving {
         self.will_decrement(instance)
     }
 
+    fn unidentified_node(&self, _: &AutoScalingGroup) -> Option<NodeName> {
+        None
+    }
+
     fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {
         false
     }

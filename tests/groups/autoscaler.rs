@@ -13,7 +13,7 @@ use ebbtide::sim::aws::{
     TerminationCause, Timing,
 };
 use ebbtide::sim::ca_drain::Flags;
-use ebbtide::sim::cluster::{self, budget, pod, replica_set};
+use ebbtide::sim::cluster::{self, NodeSpec, budget, node, pod, replica_set};
 use ebbtide::sim::program::{Program, TAG, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
@@ -66,6 +66,35 @@ async fn a_group_at_its_minimum_without_capacity_keeps_no_other_group_from_growi
         assert_eq!(scene.desired(), 2);
         nothing_failed(&autoscaler, version);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_without_a_provider_id_of_aws_are_not_ended_as_instances_that_never_registered() {
+    for provider_id in [None, Some("k3s://n")] {
+        let world = World::new(1);
+        world.kubelets(GROUP, move |spec| NodeSpec { provider_id: provider_id.map(str::to_owned), ..spec });
+        let scene = Scene::on(world, [group(GROUP, 2)]).await;
+        scene.occupy(1).await;
+        let autoscaler = Loop::start(&scene, Options::of(Version::V1_30));
+        tokio::time::sleep(LONG).await;
+        assert_eq!(autoscaler.autoscaler.registry().await.old_unregistered()[GROUP].len(), 2);
+        assert_eq!(scene.world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup), 0);
+        assert_eq!((scene.in_service(GROUP).len(), scene.desired()), (2, 2));
+        nothing_failed(&autoscaler, Version::V1_30);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_no_group_keeps_no_instance_alive_that_never_registers_beside_those_that_did() {
+    let world = World::new(1);
+    world.cluster.add(node("on-premises"));
+    let scene = Scene::on(world, [group(GROUP, 2)]).await;
+    scene.world.kubelets(GROUP, |spec| spec.boots_after(100_000));
+    let autoscaler = Loop::start(&scene, Options::of(Version::V1_30));
+    scene.increase(1).await.expect("grown");
+    assert!(scene.world.until(LONG, |_| scene.in_service(GROUP).len() == 3).await);
+    assert!(scene.world.until(LONG, |_| scene.desired() == 2).await, "it is given up");
+    nothing_failed(&autoscaler, Version::V1_30);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use aws_sdk_autoscaling::types::{
     InstancesDistribution, LaunchTemplate, LaunchTemplateOverrides, MixedInstancesPolicy,
 };
-use ebbtide::aws::Instance;
+use ebbtide::aws::{AutoScalingGroup, Instance};
 use ebbtide::clock::Clock;
 use ebbtide::groups::discovery::Discovery;
 use ebbtide::groups::hooks::Hooks;
@@ -54,6 +54,10 @@ impl ScaleIns for Empty {
 
     fn is_leaving(&self, _: &GroupName, _: &InstanceId) -> bool {
         false
+    }
+
+    fn unidentified_node(&self, _: &AutoScalingGroup) -> Option<NodeName> {
+        None
     }
 
     fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {

@@ -241,6 +241,10 @@ impl ScaleIns for Script<Leaving> {
         self.now().under_way.contains_key(&(group.to_owned().to_string(), instance.to_owned().to_string()))
     }
 
+    fn unidentified_node(&self, _: &AutoScalingGroup) -> Option<NodeName> {
+        None
+    }
+
     fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {
         false
     }

@@ -9,9 +9,10 @@ use ebbtide::commands::check::{Report, Severity, findings, gather};
 use ebbtide::config::Config;
 use ebbtide::provider::TlsOptions;
 use ebbtide::sim::aws::{HookSpec, Operation, QueueSpec, TargetGroupSpec};
-use ebbtide::sim::cluster::{Verb, pod};
+use ebbtide::sim::cluster::{NodeSpec, Verb, node, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -72,6 +73,23 @@ async fn the_files_of_the_expander_are_read_too_and_those_of_both_addresses_once
     assert_eq!((named(&both, "tls"), named(&both, "expander")), (2, 2), "{both:?}");
     assert_eq!(named(&told(None, "expander").await, "expander"), 2);
     assert_eq!(named(&told(Some("tls"), "tls").await, "tls"), 2, "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_without_a_provider_id_of_aws_are_found_and_matter_where_a_group_has_no_others() {
+    let found = async |scene: &Scene| {
+        let found = checked(scene).await.findings;
+        let such = found.into_iter().filter(|finding| finding.check == "provider ids");
+        such.map(|finding| (finding.severity, finding.subject)).collect::<Vec<_>>()
+    };
+    let scene = Scene::with(held_group(1, 60)).await;
+    scene.world.cluster.add(node("somewhere"));
+    assert_eq!(found(&scene).await, [(Severity::Note, "somewhere".to_owned())]);
+    let world = World::new(1);
+    world.kubelets("web", |spec| NodeSpec { provider_id: Some("k3s://n".to_owned()), ..spec });
+    let scene = Scene::on(world, held_group(1, 60), config()).await;
+    let node = scene.world.cluster.node_names()[0].clone();
+    assert_eq!(found(&scene).await, [(Severity::Error, node)]);
 }
 
 #[tokio::test(start_paused = true)]

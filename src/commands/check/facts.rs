@@ -1,15 +1,16 @@
 //! What `check` looks at, and how it is read. Nothing is decided here, and nothing changed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 
 use super::rights::{Need, needed};
-use crate::aws::{AutoScalingGroup, Aws, AwsError, Operation, QueueAttributes};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Lifecycle, Operation, QueueAttributes};
 use crate::clock::Clock;
-use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, PodName, PodView, Right};
+use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, Nodes, PodName, PodView, Right};
 use crate::commands::groups::{self, Groups};
 use crate::config::{Config, PriceSource};
 use crate::groups::Group;
@@ -41,6 +42,8 @@ pub struct Facts {
     pub may_tag: Option<bool>,
     /// The groups.
     pub groups: Vec<GroupFacts>,
+    /// Nodes whose provider id does not say of which machine they are.
+    pub unidentified: Vec<NodeName>,
     /// What came of reading Nodes and pods for the longest graces.
     pub graces: Result<(), String>,
     /// What came of asking for load balancers' targets, where nodes wait for them.
@@ -85,6 +88,8 @@ pub struct GroupFacts {
     pub asg: AutoScalingGroup,
     /// Its terminating hooks; `None`: not known.
     pub hooks: Option<TerminatingHooks>,
+    /// It has instances in service, and no Node is known to be of one.
+    pub is_without_nodes: bool,
     /// Why it has no template.
     pub template_error: Option<String>,
     /// The longest grace of a workload on its nodes, if there is one and could be read.
@@ -132,11 +137,13 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         Box::pin(cluster.read_lease(lease_name.as_deref().unwrap_or_default())),
         Box::pin(cluster.list_leases()),
     );
-    // Without the Nodes nothing but the groups of scale-ins under way is missing.
+    // Without the Nodes nothing but the groups of scale-ins under way is missing, and what is said of provider ids.
     let nodes = Box::pin(groups::nodes(cluster)).await.unwrap_or_default();
-    let read = Groups::read(aws, config, nodes, clock).await;
+    let unidentified = nodes.all().into_iter().filter(|node| node.is_unidentified);
+    let unidentified = unidentified.map(|node| node.name.clone()).collect();
+    let read = Groups::read(aws, config, Arc::clone(&nodes), clock).await;
     let (groups, aws_error) = match &read {
-        Ok(read) => (Box::pin(described(read, &pods)).await, None),
+        Ok(read) => (Box::pin(described(read, &pods, &nodes)).await, None),
         Err(error) => (Vec::new(), Some(chain(error))),
     };
     let may_tag = Box::pin(may_tag(aws, &groups)).await;
@@ -160,6 +167,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         aws_error,
         may_tag,
         groups,
+        unidentified,
         graces: pods.map(drop).map_err(|error| chain(&error)),
         load_balancers,
         prices,
@@ -225,14 +233,17 @@ async fn of_pods(cluster: &Cluster, now: Timestamp) -> Result<OfPods, ApiError> 
     Ok(pods.into_iter().filter_map(of).collect())
 }
 
-async fn described(read: &Groups, pods: &Result<OfPods, ApiError>) -> Vec<GroupFacts> {
+async fn described(read: &Groups, pods: &Result<OfPods, ApiError>, nodes: &Nodes) -> Vec<GroupFacts> {
     let all = read.snapshot.groups.values().map(|group| async move {
         let Group { asg, template, .. } = &**group;
         let pods = pods.as_ref().ok();
+        let is_without_nodes = asg.instances.iter().any(|one| one.lifecycle == Lifecycle::InService)
+            && asg.instances.iter().all(|one| nodes.of_instance(&one.id).is_empty());
         let pods: Vec<&Pods> = asg.instances.iter().filter_map(|one| pods?.get(&one.id)).collect();
         GroupFacts {
             asg: AutoScalingGroup::clone(asg),
             hooks: read.hooks.of_now(&asg.name).await.ok(),
+            is_without_nodes,
             template_error: template.as_ref().and_then(|it| it.as_ref().err().map(ToString::to_string)),
             longest_grace: pods.iter().filter_map(|pods| pods.longest_grace.clone()).max(),
             asking_us_alone: pods.iter().flat_map(|pods| pods.asking_us_alone.clone()).collect(),

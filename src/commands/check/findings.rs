@@ -33,6 +33,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     rights(facts, &mut found);
     aws(facts, &mut found);
     deletable(facts, &mut found);
+    provider_ids(facts, &mut found);
     graces(facts, &mut found);
     for group in &facts.groups {
         hook(facts, group, &mut found);
@@ -124,6 +125,25 @@ fn deletable(facts: &Facts, found: &mut Vec<Finding>) {
         let fix = "aws autoscaling update-auto-scaling-group --auto-scaling-group-name NAME --deletion-protection prevent-force-deletion";
         add(found, Severity::Note, "groups", deletable.join(", "), text, fix);
     }
+}
+
+/// Nodes of which nobody can tell the machine.
+fn provider_ids(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(first) = facts.unidentified.first() else { return };
+    let more = facts.unidentified.len() - 1;
+    let without = facts.groups.iter().filter(|group| group.is_without_nodes);
+    let without: Vec<_> = without.map(|group| group.asg.name.as_str()).collect();
+    let text =
+        format!("has no provider id aws:///ZONE/INSTANCE (and {more} more): in no group, and never drained");
+    if without.is_empty() {
+        let fix = "nothing, if no Auto Scaling group has its machine";
+        return add(found, Severity::Note, "provider ids", first.as_str(), text, fix);
+    }
+    let text =
+        format!("{text}; may be of any instance of {}, none of which has another Node", without.join(", "));
+    let fix =
+        "the AWS cloud controller, or kubelet's --provider-id (docs/install.md), and the Node made anew";
+    add(found, Severity::Error, "provider ids", first.as_str(), text, fix);
 }
 
 /// Whether the graces of pods are known, which [`hook`] and [`settings`] hold against hooks and deadlines.

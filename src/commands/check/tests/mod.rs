@@ -20,6 +20,7 @@ fn good_group() -> GroupFacts {
     GroupFacts {
         asg: AutoScalingGroup { name: "web".into(), tags, ..AutoScalingGroup::default() },
         hooks: Some(TerminatingHooks { ours: Some(hook), ..TerminatingHooks::default() }),
+        is_without_nodes: false,
         template_error: None,
         longest_grace: Some((Duration::from_secs(30), pod())),
         asking_us_alone: Vec::new(),
@@ -76,6 +77,7 @@ fn good() -> Facts {
         aws_error: None,
         may_tag: Some(true),
         groups: vec![good_group()],
+        unidentified: Vec::new(),
         graces: Ok(()),
         load_balancers: Ok(()),
         prices: Ok(()),
@@ -310,6 +312,20 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "cluster-autoscaler",
             Severity::Note,
             "403",
+        ),
+        (
+            "a machine elsewhere",
+            Facts { unidentified: vec!["n1".into()], ..good() },
+            "provider ids",
+            Severity::Note,
+            "in no group",
+        ),
+        (
+            "no provider ids",
+            Facts { unidentified: vec!["n1".into()], ..group(&|g| g.is_without_nodes = true) },
+            "provider ids",
+            Severity::Error,
+            "any instance of web",
         ),
         ("no Lease", Facts { lease: Err("404".into()), ..good() }, "lease", Severity::Error, "404"),
         (
