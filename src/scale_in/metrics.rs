@@ -16,6 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::history::{Ended, Ending};
 use super::load_balancers::LoadBalancers;
+use super::outcome::Removal;
 use super::record::{Annotation, Cause, Written};
 use super::waiting::{Board, WaitReason};
 use crate::aws::AwsError;
@@ -33,20 +34,9 @@ enum Reply {
     unclear,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
-pub(super) enum Call {
-    /// Under its budgets.
-    eviction,
-    /// Because time is up.
-    deletion,
-    /// A DaemonSet's pod, which wants to be asked.
-    daemonset,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Asked {
-    call: Call,
+    call: Removal,
     answer: Reply,
 }
 
@@ -229,7 +219,7 @@ impl Metrics {
         self.after_exit.observe(after.as_secs_f64());
     }
 
-    pub(super) fn answered(&self, answer: &Answer, call: Call) {
+    pub(super) fn answered(&self, answer: &Answer, call: Removal) {
         let answer = match answer {
             Answer::Going | Answer::GoingAnyway => Reply::going,
             Answer::Gone => Reply::gone,

@@ -1,8 +1,10 @@
 //! What came of an action.
 
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
 use super::action::Action;
 use crate::aws::{AwsError, Hook};
@@ -10,14 +12,26 @@ use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName
 use crate::k8s::InstanceId;
 
 /// How a pod was asked to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
-    /// Evicted, under its budgets.
-    Evicted,
-    /// A DaemonSet's, which wanted to be asked.
-    Asked,
-    /// Deleted, whatever its budgets say.
-    Deleted,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Removal {
+    /// An eviction, under its budgets.
+    Eviction,
+    /// The deletion of a DaemonSet's pod, which wants to be asked.
+    DaemonSet,
+    /// A deletion because time is up, whatever its budgets say.
+    Deletion,
+}
+
+/// As Prometheus shows it.
+impl EncodeLabelValue for Removal {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        let value = match self {
+            Self::Eviction => "eviction",
+            Self::DaemonSet => "daemonset",
+            Self::Deletion => "deletion",
+        };
+        value.encode(encoder)
+    }
 }
 
 /// Result of an action.
@@ -28,7 +42,7 @@ pub(super) enum Outcome {
         uid: String,
         answer: Answer,
         budgets: Vec<BudgetSeen>,
-        how: How,
+        how: Removal,
         /// The owner of a workload's pod, and whether the pod had come back to the cordoned node.
         owner: Option<(String, bool)>,
     },

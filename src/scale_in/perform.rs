@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::action::Action;
 use super::context::Shared;
 use super::events::NodeEvent;
-use super::outcome::{How, Outcome};
+use super::outcome::{Outcome, Removal};
 use super::terminate::{self, Termination};
 use crate::aws::Operation;
 use crate::cluster::{About, Answer, ApiError, NodeView, PodName};
@@ -37,7 +37,7 @@ pub(super) fn perform(
                 let answer = evict(&shared, &node, &pod, &uid, grace).await;
                 drop(under_way);
                 let owner = Some((owner, returned));
-                Outcome::Asked { pod, uid, answer, budgets, how: How::Evicted, owner }
+                Outcome::Asked { pod, uid, answer, budgets, how: Removal::Eviction, owner }
             }
             .boxed()
         }
@@ -207,7 +207,7 @@ async fn delete(
     };
     let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
     tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = answer.to_string(), "deletion asked for");
-    let how = if owner.is_some() { How::Deleted } else { How::Asked };
+    let how = if owner.is_some() { Removal::Deletion } else { Removal::DaemonSet };
     Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner }
 }
 

@@ -8,8 +8,7 @@ use super::action::Action;
 use super::events;
 use super::history::Step;
 use super::memory::{LASTING_AFTER, Task};
-use super::metrics::Call;
-use super::outcome::{How, Outcome};
+use super::outcome::{Outcome, Removal};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName};
@@ -51,17 +50,17 @@ impl Worker {
                 if let Some((owner, again)) = owner.filter(|_| goes) {
                     self.memory.returns.asked(owner, again);
                 }
-                self.shared.metrics.answered(&answer, call(how));
+                self.shared.metrics.answered(&answer, how);
                 self.note_asked(&pod, &answer, &budgets, how);
-                if goes && how == How::Deleted {
+                if goes && how == Removal::Deletion {
                     self.shared.history.cut_short(&self.name);
                 }
                 if answer == Answer::Going {
                     self.tell_pod(pod, &uid, how);
                 }
                 match how {
-                    How::Evicted => self.memory.note_eviction(uid, answer, budgets, now),
-                    How::Asked | How::Deleted => self.memory.note_deletion(uid, answer, now),
+                    Removal::Eviction => self.memory.note_eviction(uid, answer, budgets, now),
+                    Removal::DaemonSet | Removal::Deletion => self.memory.note_deletion(uid, answer, now),
                 }
             }
             Outcome::Guarded { uid, result } => self.hear_of_guard(uid, result),
@@ -94,15 +93,15 @@ impl Worker {
     }
 
     /// Keeps for the trace what came of asking a pod to go.
-    fn note_asked(&self, pod: &PodName, answer: &Answer, budgets: &[BudgetSeen], how: How) {
+    fn note_asked(&self, pod: &PodName, answer: &Answer, budgets: &[BudgetSeen], how: Removal) {
         let (name, told) = match (answer, how) {
             (Answer::Blocked(_), _) => {
                 let names: Vec<_> = budgets.iter().map(|budget| budget.name.as_str()).collect();
                 ("blocked", Some(names.join(", ")))
             }
-            (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Evicted) => ("evicted", None),
-            (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Asked) => ("asked to go", None),
-            (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Deleted) => ("deleted", None),
+            (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::Eviction) => ("evicted", None),
+            (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::DaemonSet) => ("asked to go", None),
+            (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::Deletion) => ("deleted", None),
             (Answer::Busy(..) | Answer::Unclear(_), _) => return,
         };
         let now = self.shared.clock.wall();
@@ -158,16 +157,16 @@ impl Worker {
     }
 
     /// Publishes an Event on a pod that goes now: one a phase.
-    fn tell_pod(&mut self, pod: PodName, uid: &str, how: How) {
+    fn tell_pod(&mut self, pod: PodName, uid: &str, how: Removal) {
         let Some(node) = self.shared.nodes.get(&self.name) else { return };
         let Some((cause, phase)) = node.scale_in().map(|record| (record.cause, record.phase)) else { return };
         if !self.memory.told_pods.insert((uid.to_owned(), phase)) {
             return;
         }
         let event = match how {
-            How::Evicted => events::pod_evicted(&self.name, cause),
-            How::Asked => events::daemon_pod_asked(&self.name, cause),
-            How::Deleted => events::pod_deleted(&self.name, cause),
+            Removal::Eviction => events::pod_evicted(&self.name, cause),
+            Removal::DaemonSet => events::daemon_pod_asked(&self.name, cause),
+            Removal::Deletion => events::pod_deleted(&self.name, cause),
         };
         let now = self.shared.clock.now();
         let mut events = self.shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,13 +238,5 @@ impl Worker {
             }
         }
         self.shared.groups.refresh_soon();
-    }
-}
-
-fn call(how: How) -> Call {
-    match how {
-        How::Evicted => Call::eviction,
-        How::Asked => Call::daemonset,
-        How::Deleted => Call::deletion,
     }
 }
