@@ -47,7 +47,7 @@ impl Hook {
 
     /// The same with another time-out.
     #[must_use]
-    pub fn with_time_out(self, heartbeat_timeout: Duration) -> Self {
+    pub fn with_timeout(self, heartbeat_timeout: Duration) -> Self {
         if heartbeat_timeout == self.heartbeat_timeout {
             return self;
         }
@@ -114,8 +114,8 @@ mod tests {
             let hook = Hook::from_sdk(&"g".into(), described).expect("of terminating instances");
             assert_eq!(hook.global_timeout, Duration::from_secs(expected), "{told:?}");
             assert_eq!(hook.is_shorter_than_by_rule(), expected < 6_000, "{told:?}");
-            assert_eq!(hook.clone().with_time_out(hook.heartbeat_timeout), hook);
-            let other = hook.with_time_out(Duration::from_mins(2));
+            assert_eq!(hook.clone().with_timeout(hook.heartbeat_timeout), hook);
+            let other = hook.with_timeout(Duration::from_mins(2));
             assert_eq!(other.global_timeout, Duration::from_mins(200), "another time-out, another hold");
         }
     }

@@ -81,7 +81,7 @@ struct Known {
 /// A time-out that our hook had, and until when.
 #[derive(Clone, Copy, Debug)]
 struct Earlier {
-    time_out: Duration,
+    timeout: Duration,
     /// It still had it then ...
     seen: Timestamp,
     /// ... and no more then.
@@ -130,7 +130,7 @@ pub struct Hold {
     /// Since when.
     pub since: Timestamp,
     /// The time-out of our hook then, as its record has it: this run may never have seen the hook as it was.
-    pub time_out: Option<Duration>,
+    pub timeout: Option<Duration>,
 }
 
 /// What is known of our hooks in all groups.
@@ -181,9 +181,9 @@ impl Hooks {
                 HookState::Known(TerminatingHooks { ours, ..hooks })
             }
             None if slot.want().outage.failures() >= PRESUMED_AFTER => {
-                let noted = hold.and_then(|hold| hold.time_out);
-                let time_out = noted.map_or(SHORTEST_HEARTBEAT, possible);
-                HookState::Presumed(self.presumed(group).with_time_out(time_out))
+                let noted = hold.and_then(|hold| hold.timeout);
+                let timeout = noted.map_or(SHORTEST_HEARTBEAT, possible);
+                HookState::Presumed(self.presumed(group).with_timeout(timeout))
             }
             None => HookState::Unknown,
         }
@@ -318,11 +318,11 @@ impl Hooks {
             known.earlier.retain(|earlier| now <= later(earlier.gone, signed(LONGEST_HOLD)));
             (before.looked_at, self.terminating(&before))
         });
-        let time_out = |hooks: &TerminatingHooks| hooks.ours.as_ref().map(|hook| hook.heartbeat_timeout);
+        let timeout = |hooks: &TerminatingHooks| hooks.ours.as_ref().map(|hook| hook.heartbeat_timeout);
         if let Some((seen, before)) = &before
-            && let Some(time_out) = time_out(before).filter(|it| Some(*it) != time_out(&terminating))
+            && let Some(timeout) = timeout(before).filter(|it| Some(*it) != timeout(&terminating))
         {
-            known.earlier.push(Earlier { time_out, seen: *seen, gone: now });
+            known.earlier.push(Earlier { timeout, seen: *seen, gone: now });
         }
         *slot = Some(known);
         drop(slot);
@@ -343,14 +343,14 @@ impl Hooks {
         let known = self.known(group)?;
         let had = known.earlier.iter().filter(|earlier| since.is_none_or(|since| since <= earlier.gone));
         let now = self.ours(&known).map(|hook| hook.heartbeat_timeout);
-        had.map(|earlier| earlier.time_out).chain(now).chain(noted.map(possible)).min()
+        had.map(|earlier| earlier.timeout).chain(now).chain(noted.map(possible)).min()
     }
 
     /// Our hook of the group as last seen, with the time-outs by which AWS holds an instance that it began to hold at `since`;
     /// `None` also if the group's hooks were never seen.
     pub fn last_seen_since(&self, group: &GroupName, since: Timestamp) -> Option<Hook> {
         let known = self.known(group)?;
-        self.ours(&known).map(|hook| known.as_of(hook, Some(Hold { since, time_out: None })))
+        self.ours(&known).map(|hook| known.as_of(hook, Some(Hold { since, timeout: None })))
     }
 
     /// Puts a hook of ours on its group. The cache has it at once: AWS may not show it for a while.
@@ -450,18 +450,18 @@ impl Known {
     /// Our hook with the time-out that it had when the hold began (`None`: now). Of two that it may have had then, the shorter. Where
     /// that was long before this run saw the hook, what is noted of then counts.
     fn as_of(&self, hook: Hook, hold: Option<Hold>) -> Hook {
-        let Some(Hold { since, time_out: noted }) = hold else { return hook };
+        let Some(Hold { since, timeout: noted }) = hold else { return hook };
         let noted = noted.map(possible);
-        if let Some(time_out) = noted.filter(|_| later(since, signed(HELD_BY_THEN)) <= self.first) {
-            return hook.with_time_out(time_out);
+        if let Some(timeout) = noted.filter(|_| later(since, signed(HELD_BY_THEN)) <= self.first) {
+            return hook.with_timeout(timeout);
         }
         let had: Vec<&Earlier> = self.earlier.iter().filter(|earlier| since <= earlier.gone).collect();
         // The first that was surely seen after the hold began is the last that it may have had then.
         let last = had.iter().position(|earlier| later(since, signed(HELD_BY_THEN)) <= earlier.seen);
         let now = last.is_none().then_some(hook.heartbeat_timeout);
         let many = last.map_or(had.len(), |last| last + 1);
-        match had.into_iter().take(many).map(|earlier| earlier.time_out).chain(now).chain(noted).min() {
-            Some(time_out) => hook.with_time_out(time_out),
+        match had.into_iter().take(many).map(|earlier| earlier.timeout).chain(now).chain(noted).min() {
+            Some(timeout) => hook.with_timeout(timeout),
             None => hook,
         }
     }
@@ -499,8 +499,8 @@ mod tests {
             hooks: Vec::new(),
             earlier: earlier
                 .iter()
-                .map(|&(time_out, seen, gone)| Earlier {
-                    time_out: Duration::from_secs(time_out),
+                .map(|&(timeout, seen, gone)| Earlier {
+                    timeout: Duration::from_secs(timeout),
                     seen: at(seen),
                     gone: at(gone),
                 })
@@ -528,7 +528,7 @@ mod tests {
             ),
         ];
         for (case, earlier, now, since, expected) in table {
-            let held = known(earlier).as_of(hook(now), Some(Hold { since: at(since), time_out: None }));
+            let held = known(earlier).as_of(hook(now), Some(Hold { since: at(since), timeout: None }));
             assert_eq!(held.heartbeat_timeout, Duration::from_secs(expected), "{case}");
         }
         assert_eq!(known(table[4].1).as_of(hook(60), None), hook(60));
@@ -544,7 +544,7 @@ mod tests {
             (2_000, Some(1_000_000), 300, 7_200),
         ] {
             let known = Known { first: at(first), ..known(&[]) };
-            let began = Hold { since: at(1_000), time_out: noted.map(Duration::from_secs) };
+            let began = Hold { since: at(1_000), timeout: noted.map(Duration::from_secs) };
             assert_eq!(known.as_of(hook(now), Some(began)), hook(expected), "{first} {noted:?} {now}");
         }
     }

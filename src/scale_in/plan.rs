@@ -336,7 +336,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         },
         None => record,
     };
-    let record = release::with_time_out(s, record);
+    let record = release::with_timeout(s, record);
     begin(s, record, s.held_by(), plan);
 }
 

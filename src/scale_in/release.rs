@@ -63,7 +63,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     let still_ends = |at: &Timestamp| !has_outlived(s, *at) && !is_called_off(s, *at);
     let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
     let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
-    let changed = if s.held.is_some() { with_time_out(s, changed) } else { changed };
+    let changed = if s.held.is_some() { with_timeout(s, changed) } else { changed };
     let release_by = deadline_of(s, &changed);
     let is_known = is_deadline_known(s, &changed);
     // A machine's end that is told later limits it from now on, whatever else is not known yet.
@@ -90,7 +90,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
 
 /// The record with the time-out by which our hook holds the instance, for a run that knows the hook only as somebody has changed it
 /// meanwhile. As long as nobody knows since when it holds, the one that the hook has now.
-pub(super) fn with_time_out(s: &Situation<'_>, record: Record) -> Record {
+pub(super) fn with_timeout(s: &Situation<'_>, record: Record) -> Record {
     match &s.hook {
         HookState::Known(TerminatingHooks { ours: Some(hook), .. })
             if record.release == Release::CompleteHook =>
@@ -250,7 +250,7 @@ fn leave_by_hook(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record 
     }
     let release_by = limit(s, record, s.held_by());
     let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
-    let held = with_time_out(s, held);
+    let held = with_timeout(s, held);
     s.patch(plan, s.with_record(&held), give_up_replacement(s, record).into_iter().collect());
     held
 }

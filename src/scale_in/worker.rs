@@ -465,8 +465,8 @@ impl Worker {
             self.shared.hooks.want(group, self.shared.clock.now());
         }
         let hold = node.instance.as_ref().and_then(|instance| {
-            let time_out = self.memory.claims.record_of(instance).and_then(Record::heartbeat_timeout);
-            Some(Hold { since: self.shared.holds.of(instance)?.since, time_out })
+            let timeout = self.memory.claims.record_of(instance).and_then(Record::heartbeat_timeout);
+            Some(Hold { since: self.shared.holds.of(instance)?.since, timeout })
         });
         self.shared.hooks.state_since(group, hold)
     }

@@ -188,10 +188,10 @@ mod tests {
                 let before = Some(hook(other, false));
                 let right = put(hook(FIVE_MINUTES, false), before.clone());
                 assert_eq!(step(before.clone(), false), (!stays).then_some(right), "{lifecycle:?}");
-                let time_out = if stays { other } else { FIVE_MINUTES };
+                let timeout = if stays { other } else { FIVE_MINUTES };
                 assert_eq!(
                     step(before.clone(), true),
-                    Some(put(hook(time_out, true), before)),
+                    Some(put(hook(timeout, true), before)),
                     "{lifecycle:?}"
                 );
             }

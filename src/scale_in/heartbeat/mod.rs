@@ -272,7 +272,7 @@ fn let_go_at(
 }
 
 /// The time-out that our hook had when it began to hold the instance, as the record of its Node has it.
-fn noted_time_out(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
+fn noted_timeout(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
     let nodes = shared.nodes.of_instance(instance);
     let records = nodes.iter().filter_map(|node| node.record.as_deref()?.record());
     records.filter(|record| record.instance == *instance).filter_map(Record::heartbeat_timeout).min()
@@ -292,14 +292,14 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         },
     };
     // The hook may have been changed since: AWS holds the instance on the terms on which it began to.
-    let noted = noted_time_out(shared, instance);
-    let time_out = shared.hooks.shortest_since(group, *since, noted).unwrap_or(hook.heartbeat_timeout);
-    let pause = interval(time_out.min(hook.heartbeat_timeout), instance);
+    let noted = noted_timeout(shared, instance);
+    let timeout = shared.hooks.shortest_since(group, *since, noted).unwrap_or(hook.heartbeat_timeout);
+    let pause = interval(timeout.min(hook.heartbeat_timeout), instance);
     let result = if step == Step::Heartbeat {
         let sent_at = shared.clock.now();
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
         // AWS counts from when it took the last one; it was sent before that.
-        *ends = renewed.or(*since).map(|from| later(from, signed(time_out)));
+        *ends = renewed.or(*since).map(|from| later(from, signed(timeout)));
         shared.metrics.beat(group, &beat, ends.map(|ends| elapsed(shared.clock.now(), ends)));
         shared.holds.note_beat(group, &beat);
         if beat.is_ok() {

@@ -323,8 +323,8 @@ fn portion(of: SignedDuration, instance: &InstanceId) -> SignedDuration {
 }
 
 /// Pause between heartbeats: two fifths to half of the time-out, so that instances held at the same moment spread out.
-pub(super) fn interval(time_out: Duration, instance: &InstanceId) -> SignedDuration {
-    let half = signed(time_out / 2);
+pub(super) fn interval(timeout: Duration, instance: &InstanceId) -> SignedDuration {
+    let half = signed(timeout / 2);
     half - portion(half / 5, instance)
 }
 
