@@ -60,7 +60,7 @@ impl DryRun {
         }
         told.push_back(Would { what: what.clone(), first_at: now, last_at: now, times: 1 });
         drop(told);
-        tracing::info!(would = what, "dry run: this was not done");
+        tracing::info!(would = what, "dry run: would have done this");
     }
 
     /// What came last, the latest first.

@@ -44,7 +44,7 @@ pub(super) async fn keep(shared: Arc<Shared>) -> Infallible {
         };
         if gave_away.is_none_or(|at| elapsed(at, now) >= PAUSE) {
             gave_away = Some(now);
-            tracing::warn!(why, "another process is to lead");
+            tracing::warn!(why, "giving up the Lease so that another replica can lead");
             shared.leadership.hand_over();
         }
     }

@@ -124,9 +124,9 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
     })?;
     for problem in tls.untimely() {
         if tls.is_for_advice() {
-            tracing::error!(problem = %problem, "cluster-autoscaler cannot ask the expander until this file is replaced: its next expander chooses");
+            tracing::error!(error = %chain(&problem), "cluster-autoscaler cannot ask the expander until this file is replaced: its next expander chooses");
         } else {
-            tracing::error!(problem = %problem, "cluster-autoscaler cannot connect until this file is replaced: drains and heartbeats go on");
+            tracing::error!(error = %chain(&problem), "cluster-autoscaler cannot connect until this file is replaced: drains and heartbeats go on");
         }
     }
     Ok(tls)
@@ -250,7 +250,9 @@ async fn release_protection(shared: Arc<Shared>) -> Infallible {
 /// Logs our AWS identity: the one to grant permissions to if a call is denied.
 async fn log_identity(aws: Aws) -> Infallible {
     match aws.identity().await {
-        Ok(Some(identity)) => tracing::info!(arn = identity.arn, account = identity.account, "known to AWS"),
+        Ok(Some(identity)) => {
+            tracing::info!(arn = identity.arn, account = identity.account, "AWS identity of this process");
+        }
         Ok(None) => {}
         Err(error) => {
             tracing::warn!(error = %chain(&error), "AWS did not say which identity these credentials have; later calls may be denied");

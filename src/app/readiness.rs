@@ -62,7 +62,7 @@ impl Gates {
                 }
                 (false, Some(true)) => {
                     let missing = missing.join(", ");
-                    tracing::warn!(missing, "not ready any more: these were not heard of for too long");
+                    tracing::warn!(missing, "not ready any more: what is known of these is too old");
                 }
                 _ => {}
             }
@@ -82,7 +82,7 @@ impl Gates {
                     let missing = readiness.missing();
                     if !missing.is_empty() {
                         let missing = missing.join(", ");
-                        tracing::warn!(missing, "not ready half a minute after the start: these are missing");
+                        tracing::warn!(missing, "still not ready 30 s after the start: waiting for these");
                     }
                 }
             }

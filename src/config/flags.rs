@@ -254,7 +254,7 @@ pub(super) struct ServeFlags {
     /// runs. In all, the hook holds it for at most 100 times that, up to 48h.
     #[arg(long, value_name = "DURATION", default_value = "300s")]
     pub(super) hook_heartbeat: String,
-    /// URL of an SQS queue with notices of AWS's: lifecycle actions, spot interruptions, rebalance recommendations, AWS Health,
+    /// URL of an SQS queue with notices from AWS: lifecycle actions, spot interruptions, rebalance recommendations, AWS Health,
     /// state changes. Without one, only refreshes show what happens. Repeatable.
     #[arg(long, value_name = "URL")]
     pub(super) queue_url: Vec<String>,

@@ -62,7 +62,7 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::HandOver => async move {
-            tracing::info!("this process's own node is scaled in: another process is to lead");
+            tracing::info!("giving up the Lease: this process's own node is scaled in");
             shared.leadership.hand_over();
             Outcome::HandedOver
         }

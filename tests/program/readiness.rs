@@ -107,7 +107,7 @@ async fn what_a_start_lacks_is_told_once_and_not_what_was_lost_after_it() {
         pass(400).await;
         let text = log.text();
         assert!(at_start || text.contains("not ready any more"), "{text}");
-        let lines = text.lines().filter(|line| line.contains("half a minute after the start"));
+        let lines = text.lines().filter(|line| line.contains("still not ready 30 s after the start"));
         lines.map(|line| line.contains("groups")).collect::<Vec<_>>()
     };
     assert_eq!((told(true).await, told(false).await), (vec![true], vec![]));

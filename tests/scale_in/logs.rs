@@ -40,7 +40,7 @@ fn lines(log: &Log) -> Vec<String> {
 
 /// Lines without which the way of a scale-in is not told.
 const STEPS: [&str; 5] = [
-    "notice of AWS's",
+    "notice from AWS",
     "eviction asked for",
     "Event on the Node",
     "lifecycle hook completed",

@@ -201,7 +201,7 @@ async fn malformed_messages_are_deleted_and_those_about_others_left_alone() {
     let deleted =
         |w: &World, body: &str| queue(w, &url).deleted.iter().any(|(_, message)| message.body == body);
     scene.until(|w| malformed.iter().all(|body| deleted(w, body))).await;
-    let told = "message that is no notice of AWS's: deleted";
+    let told = "message deleted: not a notice from AWS";
     let text = log.text();
     let lines: Vec<_> = text.lines().filter(|line| line.contains(told)).collect();
     assert!(

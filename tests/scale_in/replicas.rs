@@ -115,7 +115,7 @@ async fn a_leader_whose_own_node_goes_hands_over_before_its_pod_is_asked_and_tri
         scene.run([pod("ebbtide-0").on(&machine.name), pod("ebbtide-1").on(&other_node.name)]).await;
         let (log, _guard) = captured::log(Level::INFO);
         scene.scale_in(&machine, Cause::Group).await;
-        let words = "another process is to lead";
+        let words = "giving up the Lease";
         scene.until(|_| log.text().contains(words)).await;
         if failures > 0 {
             scene.world.cluster.fail_next(failures, Verb::Update, "leases", Fault::RequestLost);

@@ -361,7 +361,7 @@ impl Inbox {
                     queue = self.queue,
                     message_id = message,
                     what,
-                    "message that ends no instance"
+                    "message ignored: it ends no instance"
                 );
                 self.shared.metrics.handled(Handled::ignored);
                 None
@@ -371,7 +371,7 @@ impl Inbox {
                     queue = self.queue,
                     message_id = message,
                     why,
-                    "message that is no notice of AWS's: deleted"
+                    "message deleted: not a notice from AWS"
                 );
                 self.shared.metrics.handled(Handled::malformed);
                 None
@@ -447,7 +447,7 @@ impl Inbox {
             Meaning::Expected(notice) => {
                 let is_new = self.shared.notices.expect(instance, id, notice.clone());
                 if is_new {
-                    tracing::info!(instance = instance.as_str(), group = group.as_str(), cause = %notice.expected.cause, event = notice.event, "notice of AWS's");
+                    tracing::info!(instance = instance.as_str(), group = group.as_str(), cause = %notice.expected.cause, event = notice.event, "notice from AWS");
                 }
             }
         }

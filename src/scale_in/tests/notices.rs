@@ -1,4 +1,4 @@
-//! What notices of AWS's make of a node.
+//! What notices from AWS make of a node.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
