@@ -205,8 +205,8 @@ impl PodView {
         self.controller.clone().unwrap_or_else(|| self.name.to_string())
     }
 
-    /// The value of an annotation that says how it wants to leave.
-    pub fn wish(&self, key: &str) -> Option<&str> {
+    /// The value of an annotation. Only those that say how it wants to leave are kept.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.get(key).map(String::as_str)
     }
 }

@@ -99,9 +99,9 @@ pub fn is_patient(pod: &PodView, now: Timestamp) -> bool {
 /// Source: [Karpenter, pod-level
 /// controls](https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
 pub(super) fn patient_until(pod: &PodView) -> Option<Timestamp> {
-    let undisturbed = pod.wish(names::DO_NOT_DISRUPT);
-    if pod.wish(names::DRAIN) == Some("wait")
-        || pod.wish(names::SAFE_TO_EVICT) == Some("false")
+    let undisturbed = pod.annotation(names::DO_NOT_DISRUPT);
+    if pod.annotation(names::DRAIN) == Some("wait")
+        || pod.annotation(names::SAFE_TO_EVICT) == Some("false")
         || undisturbed == Some("true")
     {
         return Some(Timestamp::MAX);
@@ -112,9 +112,9 @@ pub(super) fn patient_until(pod: &PodView) -> Option<Timestamp> {
 
 /// Our own annotation wins over cluster-autoscaler's.
 fn daemon(pod: &PodView) -> Daemon {
-    let evict = match pod.wish(names::DAEMON_SET) {
+    let evict = match pod.annotation(names::DAEMON_SET) {
         Some(ours) => ours == "evict",
-        None => pod.wish(names::ENABLE_DS_EVICTION) == Some("true"),
+        None => pod.annotation(names::ENABLE_DS_EVICTION) == Some("true"),
     };
     if evict { Daemon::Evict } else { Daemon::Keep }
 }
@@ -141,7 +141,7 @@ pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flu
         .into_iter()
         .filter(|pod| matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. })))
         .filter(|pod| flush.namespaces.is_empty() || flush.namespaces.contains(&pod.name.namespace))
-        .filter_map(|pod| pod.wish(names::FLUSH_SECONDS)?.trim().parse().ok())
+        .filter_map(|pod| pod.annotation(names::FLUSH_SECONDS)?.trim().parse().ok())
         .map(|seconds| Duration::from_secs(seconds).min(flush.longest))
         .fold(flush.default, Duration::max)
 }

@@ -60,9 +60,9 @@ fn is_going(s: &Situation<'_>) -> bool {
 }
 
 fn needs_guard(pod: &PodView) -> bool {
-    pod.wish(names::ENABLE_DS_EVICTION).is_none()
+    pod.annotation(names::ENABLE_DS_EVICTION).is_none()
 }
 
 fn is_guarded(pod: &PodView) -> bool {
-    pod.wish(names::GUARDED).is_some()
+    pod.annotation(names::GUARDED).is_some()
 }

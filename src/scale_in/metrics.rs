@@ -293,7 +293,7 @@ impl Collector for UnderWay {
         }
         let mut gauge = encoder.encode_descriptor(
             "ebbtide_scale_ins",
-            "Scale-ins under way, by cause and phase; Queued: wished for by a person, and not begun",
+            "Scale-ins under way, by cause and phase; Queued: requested by a person, not begun yet",
             None,
             MetricType::Gauge,
         )?;

@@ -30,7 +30,7 @@ pub(super) const LAST: i32 = i32::MAX;
 /// The order that a pod asks for, if its namespace may (`namespaces` empty: all may); an error if it is no number.
 fn asked_for(pod: &PodView, namespaces: &BTreeSet<String>) -> Option<Result<i32, ()>> {
     let may = namespaces.is_empty() || namespaces.contains(&pod.name.namespace);
-    let text = pod.wish(names::DRAIN_ORDER).filter(|_| may)?;
+    let text = pod.annotation(names::DRAIN_ORDER).filter(|_| may)?;
     Some(text.trim().parse().map_err(|_| ()))
 }
 

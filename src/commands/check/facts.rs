@@ -217,7 +217,7 @@ impl Pods {
         let workloads: Vec<_> = workloads.collect();
         let grace = |pod: &PodView| (Duration::from_secs(pod.grace_seconds.unsigned_abs()), pod.name.clone());
         let asks_us_alone =
-            |pod: &&PodView| is_patient(pod, now) && pod.wish(names::SAFE_TO_EVICT) != Some("false");
+            |pod: &&PodView| is_patient(pod, now) && pod.annotation(names::SAFE_TO_EVICT) != Some("false");
         Self {
             longest_grace: workloads.iter().map(grace).max(),
             asking_us_alone: workloads.iter().filter(asks_us_alone).map(|pod| pod.name.clone()).collect(),

@@ -67,7 +67,7 @@ fn scale_ins(shared: &Shared, wall: Timestamp) -> Vec<ScaleIn> {
     let of = |node: &NodeView| {
         let Some(record) = node.scale_in() else {
             let group = node.instance.as_ref().and_then(group_of);
-            return ScaleIn::of(node, wall).map(|wished| ScaleIn { group, ..wished });
+            return ScaleIn::of(node, wall).map(|requested| ScaleIn { group, ..requested });
         };
         let stages = shared.history.stages(&node.name, record);
         let told = ScaleIn::of_record(node, record, &stages, wall);

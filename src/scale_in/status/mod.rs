@@ -73,7 +73,7 @@ pub struct Known {
     pub watches_alive: bool,
 }
 
-/// A scale-in under way, or wished for.
+/// A scale-in under way, or requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaleIn {
@@ -85,7 +85,7 @@ pub struct ScaleIn {
     pub group: Option<GroupName>,
     /// Why the node goes.
     pub cause: Cause,
-    /// How far it is; `Queued`: wished for by a person, and not begun.
+    /// How far it is; `Queued`: requested by a person, not begun yet.
     pub phase: &'static str,
     /// When it was asked for.
     pub requested_at: Option<Timestamp>,
