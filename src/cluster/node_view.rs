@@ -150,7 +150,7 @@ impl NodeView {
         self.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).is_some()
     }
 
-    /// Whether somebody wants it gone: it carries a record or wish of ours, or cluster-autoscaler's taint.
+    /// Whether somebody wants it gone: it carries a record or request of ours, or cluster-autoscaler's taint.
     pub(super) fn is_marked(&self) -> bool {
         self.record.is_some() || self.taint(names::TO_BE_DELETED).is_some()
     }

@@ -92,7 +92,7 @@ impl Nodes {
         inner.by_name.get(names.first()?).cloned()
     }
 
-    /// Whether a Node of this instance is marked to go: it carries a record or wish of ours, or cluster-autoscaler's taint. Cheap.
+    /// Whether a Node of this instance is marked to go: it carries a record or request of ours, or cluster-autoscaler's taint. Cheap.
     pub fn is_marked(&self, instance: &str) -> bool {
         self.marked.load(Ordering::Acquire) > 0 && self.lock().marked.contains(instance)
     }

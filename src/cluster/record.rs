@@ -257,7 +257,7 @@ pub enum Written {
     /// A scale-in is under way.
     Record(Record),
     /// A person wants one.
-    Wish(Wish),
+    Request(Request),
     /// Neither; the text, shortened.
     Unreadable(String),
 }
@@ -284,7 +284,7 @@ impl Annotation {
     pub fn record(&self) -> Option<&Record> {
         match &self.written {
             Written::Record(record) => Some(record),
-            Written::Wish(_) | Written::Unreadable(_) => None,
+            Written::Request(_) | Written::Unreadable(_) => None,
         }
     }
 }
@@ -295,19 +295,19 @@ impl From<&str> for Annotation {
     }
 }
 
-/// A person's wish for a scale-in.
+/// A person's request for a scale-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct Request {
     /// With or without a decrement.
     pub release: Release,
     /// Since when it waits, if it does.
     pub since: Option<Timestamp>,
 }
 
-/// Stands between a wish's word and the moment since which it waits.
+/// Stands between a request's word and the moment since which it waits.
 const SINCE: &str = " since ";
 
-impl Wish {
+impl Request {
     fn read(text: &str) -> Option<Self> {
         let (word, since) = text.split_once(SINCE).map_or((text, None), |(word, since)| (word, Some(since)));
         let release = match word.trim() {
@@ -320,7 +320,7 @@ impl Wish {
         is_plausible.then_some(Self { release, since })
     }
 
-    /// The annotation's value for a wish that waits since then.
+    /// The annotation's value for a request that waits since then.
     pub fn waiting(self, since: Timestamp) -> String {
         let word = if self.release == Release::TerminateAndDecrement { "now" } else { "replace" };
         format!("{word}{SINCE}{since:.0}")
@@ -330,8 +330,8 @@ impl Wish {
 /// Reads the annotation's value.
 pub fn read(value: &str) -> Written {
     let text = value.trim();
-    if let Some(wish) = Wish::read(text) {
-        return Written::Wish(wish);
+    if let Some(request) = Request::read(text) {
+        return Written::Request(request);
     }
     match serde_json::from_str::<Record>(text) {
         Ok(record) if record.is_plausible() => Written::Record(record),
@@ -423,16 +423,16 @@ mod tests {
 
     #[test]
     fn a_person_writes_a_word() {
-        let wish = |release, since| Written::Wish(Wish { release, since });
-        assert_eq!(read("now"), wish(Release::TerminateAndDecrement, None));
-        assert_eq!(read(" replace\n"), wish(Release::Terminate, None));
+        let request = |release, since| Written::Request(Request { release, since });
+        assert_eq!(read("now"), request(Release::TerminateAndDecrement, None));
+        assert_eq!(read(" replace\n"), request(Release::Terminate, None));
         for text in
             ["yes please", "now since ever", "now since 9999-12-30T22:00:00Z", "since 2026-01-01T00:00:00Z"]
         {
             assert_eq!(read(text), Written::Unreadable(text.into()));
         }
         let since = Timestamp::from_second(1_700_000_000).expect("in range");
-        let waits = Wish { release: Release::Terminate, since: None }.waiting(since);
-        assert_eq!(read(&waits), wish(Release::Terminate, Some(since)), "{waits}");
+        let waits = Request { release: Release::Terminate, since: None }.waiting(since);
+        assert_eq!(read(&waits), request(Release::Terminate, Some(since)), "{waits}");
     }
 }

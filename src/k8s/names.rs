@@ -1,6 +1,6 @@
 //! Names of the annotations, labels and taints that a scale-in reads and writes, and of what several rooms know of a Node and its group.
 
-/// Annotation on a Node: the durable record of its scale-in, or a person's wish for one (`now`, `replace`).
+/// Annotation on a Node: the durable record of its scale-in, or a person's request for one (`now`, `replace`).
 pub const RECORD: &str = "ebbtide/scale-in";
 /// Annotation on a Node: which of the things we change on it were not there before, so that they can be taken back.
 pub const MARKS: &str = "ebbtide/marks";

@@ -4,7 +4,7 @@
 //!   what is written while another process leads or this one is a dry run.
 //! - What somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or
 //!   makes a deadline pass. Another replica that accepts a scale-in writes nothing else.
-//!   Unless its cause is cluster-autoscaler, it counts as a wish.
+//!   Unless its cause is cluster-autoscaler, it counts as a request.
 //! - That AWS ends the machine at some moment, and when AWS was told to terminate it, outlive the record that says so: no annotation takes
 //!   that back.
 //! - A moment in the future counts as now: it stands for something that has happened.
@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, VecDeque};
 use jiff::{SignedDuration, Timestamp};
 
 use super::node_patch::{self, Mark};
-use super::record::{self, Annotation, Cause, Phase, Record, Release, Wish, Written};
+use super::record::{self, Annotation, Cause, Phase, Record, Release, Request, Written};
 use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::k8s::InstanceId;
@@ -154,7 +154,7 @@ fn past(claimed: Record, now: Timestamp) -> Record {
 }
 
 /// Somebody else's record, put back to its beginning; what only we can know is kept from `before`. `None` if it alone
-/// claims that the group took the instance out: the group shows that. Unless cluster-autoscaler's, a first one is a wish.
+/// claims that the group took the instance out: the group shows that. Unless cluster-autoscaler's, a first one is a request.
 fn from_somebody(
     claimed: Record,
     before: Option<&Record>,
@@ -170,7 +170,7 @@ fn from_somebody(
         (_, claimed) => claimed,
     };
     if before.is_none() && claimed.cause != Cause::Autoscaler {
-        return Some(Written::Wish(Wish { release, since: None }));
+        return Some(Written::Request(Request { release, since: None }));
     }
     Some(Written::Record(Record {
         release,
@@ -319,13 +319,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_not_cluster_autoscalers_is_a_wish() {
+    fn a_record_that_is_not_cluster_autoscalers_is_a_request() {
         for cause in [Cause::Operator, Cause::LifecycleHook] {
             let mut claims = Claims::default();
             let forged = Record { cause, release: Release::Terminate, ..far(-10) };
             claims.see(&written(&forged), false, at(0));
-            let wish = Wish { release: Release::Terminate, since: None };
-            assert_eq!(claims.believed(), Some(&Written::Wish(wish)));
+            let request = Request { release: Release::Terminate, since: None };
+            assert_eq!(claims.believed(), Some(&Written::Request(request)));
         }
     }
 

@@ -35,7 +35,7 @@ use crate::telemetry::Outage;
 use crate::telemetry::traces::Traces;
 use crate::template::{self, LearnedStore};
 
-/// Instances whose wish may be carried out, by group, and since when it may.
+/// Instances whose request may be carried out, by group, and since when it may.
 pub(super) type TurnsGiven = Mutex<BTreeMap<GroupName, BTreeMap<InstanceId, Timestamp>>>;
 
 /// What the controller and its workers share.
@@ -91,7 +91,7 @@ pub struct Shared {
     pub dry_run: Option<DryRun>,
     /// How many evictions go out a second.
     pub eviction_rate: EvictionRate,
-    /// Instances whose wish may be carried out but had no record yet, and since when it may.
+    /// Instances whose request may be carried out but had no record yet, and since when it may.
     pub turns_given: TurnsGiven,
     /// How far scale-ins are.
     pub waiting: Arc<Board>,
@@ -115,12 +115,12 @@ fn marked_speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>>
     nodes.is_marked(instance).then(|| speaker(nodes, instance))?
 }
 
-/// Which of the Nodes of an instance speaks for it: the one with its record, else one with a wish, else the one most likely
+/// Which of the Nodes of an instance speaks for it: the one with its record, else one with a request, else the one most likely
 /// the machine's own.
 pub(super) fn speaker_of<'a>(all: &'a [Arc<NodeView>], instance: &InstanceId) -> Option<&'a Arc<NodeView>> {
     let rank = |node: &NodeView| match node.record.as_deref().map(Annotation::written) {
         Some(Written::Record(record)) if record.instance == *instance => 0,
-        Some(Written::Wish(_)) => 1,
+        Some(Written::Request(_)) => 1,
         _ => 2,
     };
     match all {

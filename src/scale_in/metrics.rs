@@ -280,7 +280,7 @@ impl Collector for UnderWay {
         let mut oldest = Duration::ZERO;
         for node in self.nodes.all() {
             let labels = match node.record.as_deref().map(Annotation::written) {
-                Some(Written::Wish(_)) => (Cause::Operator.to_string(), "Queued".to_owned()),
+                Some(Written::Request(_)) => (Cause::Operator.to_string(), "Queued".to_owned()),
                 _ => match node.scale_in() {
                     Some(record) => {
                         oldest = oldest.max(elapsed(record.requested_at, self.clock.wall()));

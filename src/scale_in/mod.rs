@@ -15,7 +15,7 @@
 //!   it is believed.
 //! - [`load_balancers`] asks AWS to whom load balancers still send, while nodes flush.
 //! - [`notices`] reads what AWS tells of interruptions and lifecycle actions; [`cordon`] keeps pods away meanwhile.
-//! - [`operator_queue`] decides whose wish is next. [`events`] holds every Event on Nodes.
+//! - [`operator_queue`] decides whose request is next. [`events`] holds every Event on Nodes.
 //! - [`status`] is all of it as data, for people; [`history`] keeps the scale-ins that ended; [`preview`] plays a plan through.
 
 pub mod action;

@@ -106,8 +106,8 @@ pub(super) fn with_record_over(
     patch
 }
 
-/// The patch that writes a wish again.
-pub(super) fn with_wish(node: &NodeView, text: &str) -> Value {
+/// The patch that writes a request again.
+pub(super) fn with_request(node: &NodeView, text: &str) -> Value {
     let mut patch = based_on(node);
     patch["metadata"]["annotations"][names::RECORD] = json!(text);
     patch

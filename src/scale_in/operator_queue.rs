@@ -1,8 +1,8 @@
 //! Limits how many scale-ins go on at once in a group that people ask for by annotation, or maintenance that is far away. The
-//! others wait, oldest wish first, and machines with maintenance after those. What is to be replaced waits also for replacements that have
+//! others wait, oldest request first, and machines with maintenance after those. What is to be replaced waits also for replacements that have
 //! not come: a group whose launches fail is not emptied.
 //!
-//! Survives a restart: those under way are counted by their records, a wish's annotation says since when it waits, and the notice of
+//! Survives a restart: those under way are counted by their records, a request's annotation says since when it waits, and the notice of
 //! maintenance stays in its queue.
 
 use std::cell::RefCell;
@@ -22,13 +22,13 @@ use crate::clock::later;
 use crate::cluster::{NodeView, Nodes};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
-/// A wish that waits is looked at again after this time.
+/// A request that waits is looked at again after this time.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
-/// A turn stands for this long without a record. A wish whose Node cannot be written goes behind the others then.
+/// A turn stands for this long without a record. A request whose Node cannot be written goes behind the others then.
 const STANDS_FOR: SignedDuration = SignedDuration::from_secs(30);
 
-/// Whether the wish on this Node may be carried out now. Once it may, that stands until there is a record, or the wish is
+/// Whether the request on this Node may be carried out now. Once it may, that stands until there is a record, or the request is
 /// taken back or does not fit any more, for [`STANDS_FOR`] at most.
 pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     let never = Turn::Waits { under_way: 0, before: 0 };
@@ -56,7 +56,7 @@ pub(super) fn size(group: &AutoScalingGroup) -> usize {
     group.instances.iter().filter(|instance| instance.lifecycle.is_node()).count()
 }
 
-/// The wishes of a group at one moment. Each of hundreds may look at all of them.
+/// The requests of a group at one moment. Each of hundreds may look at all of them.
 struct Queue<'a> {
     nodes: &'a Nodes,
     group: &'a AutoScalingGroup,
@@ -163,17 +163,17 @@ impl Queue<'_> {
         let node = speaker(self.nodes, &instance.id)?;
         let says = match node.record.as_deref().map(Annotation::written) {
             Some(Written::Record(record)) if took_a_turn(record) => Says::UnderWay,
-            Some(Written::Wish(wish))
+            Some(Written::Request(request))
                 if instance.lifecycle.is_live()
-                    && (wish.release == Release::Terminate
+                    && (request.release == Release::Terminate
                         || self.may_lose(&instance.id)
                         // At the minimum, it is replaced.
                         || (self.may_wait)(&instance.id)) =>
             {
-                let replaced = wish.release == Release::Terminate || !self.may_lose(&instance.id);
-                Says::Waits { since: wish.since, replaced }
+                let replaced = request.release == Release::Terminate || !self.may_lose(&instance.id);
+                Says::Waits { since: request.since, replaced }
             }
-            Some(Written::Record(_) | Written::Wish(_)) => Says::Other,
+            Some(Written::Record(_) | Written::Request(_)) => Says::Other,
             Some(Written::Unreadable(_)) | None
                 if instance.lifecycle.is_live()
                     && instance.lifecycle.is_node()
@@ -222,7 +222,7 @@ mod tests {
     }
 
     /// A group in which as many instances may go for good as `spare` says, with what is annotated on their Nodes.
-    struct Wishes {
+    struct Requests {
         nodes: Nodes,
         group: AutoScalingGroup,
         given: TurnsGiven,
@@ -230,7 +230,7 @@ mod tests {
         far: BTreeSet<InstanceId>,
     }
 
-    impl Wishes {
+    impl Requests {
         fn of(annotated: &[&str], spare: i32) -> Self {
             let desired = i32::try_from(annotated.len()).expect("few");
             let instance = |n| Instance { id: id(n), lifecycle: Lifecycle::InService, ..Instance::default() };
@@ -242,12 +242,12 @@ mod tests {
                 instances: (0..annotated.len()).map(instance).collect(),
                 ..AutoScalingGroup::default()
             };
-            let wishes =
+            let requests =
                 Self { nodes: Nodes::default(), group, given: TurnsGiven::default(), far: BTreeSet::new() };
             for (n, value) in annotated.iter().enumerate() {
-                wishes.annotate(n, value);
+                requests.annotate(n, value);
             }
-            wishes
+            requests
         }
 
         fn annotate(&self, n: usize, value: &str) {
@@ -280,66 +280,75 @@ mod tests {
     #[test]
     fn a_turn_without_a_record_stands_for_half_a_minute_and_goes_behind_the_others_then() {
         let since = |second| format!("now since {}", at(second));
-        let wishes = Wishes::of(&[&since(0), &since(1), &since(2)], 3);
-        assert_eq!([0, 1].map(|n| wishes.turn(n, 10)), [Turn::Now, WAITS_FOR_ONE]);
-        assert_eq!([0, 1].map(|n| wishes.turn(n, 39)), [Turn::Now, Turn::Waits { under_way: 1, before: 0 }]);
-        assert_eq!(wishes.turn(0, 40), Turn::Waits { under_way: 0, before: 2 });
-        assert_eq!([1, 0].map(|n| wishes.turn(n, 40)), [Turn::Now, Turn::Waits { under_way: 1, before: 1 }]);
-        assert_eq!([2, 1].map(|n| wishes.turn(n, 70)), [Turn::Now, Turn::Waits { under_way: 1, before: 1 }]);
-        wishes.annotate(2, "");
-        assert_eq!(wishes.turn(0, 71), Turn::Now, "those that had one take turns");
+        let requests = Requests::of(&[&since(0), &since(1), &since(2)], 3);
+        assert_eq!([0, 1].map(|n| requests.turn(n, 10)), [Turn::Now, WAITS_FOR_ONE]);
+        assert_eq!(
+            [0, 1].map(|n| requests.turn(n, 39)),
+            [Turn::Now, Turn::Waits { under_way: 1, before: 0 }]
+        );
+        assert_eq!(requests.turn(0, 40), Turn::Waits { under_way: 0, before: 2 });
+        assert_eq!(
+            [1, 0].map(|n| requests.turn(n, 40)),
+            [Turn::Now, Turn::Waits { under_way: 1, before: 1 }]
+        );
+        assert_eq!(
+            [2, 1].map(|n| requests.turn(n, 70)),
+            [Turn::Now, Turn::Waits { under_way: 1, before: 1 }]
+        );
+        requests.annotate(2, "");
+        assert_eq!(requests.turn(0, 71), Turn::Now, "those that had one take turns");
     }
 
     #[test]
-    fn a_turn_does_not_stand_when_the_wish_is_taken_back_or_does_not_fit_any_more() {
-        let mut wishes = Wishes::of(&["now", "replace"], 1);
-        assert_eq!([0, 1].map(|n| wishes.turn(n, 0)), [Turn::Now, WAITS_FOR_ONE]);
-        wishes.group.min = 2;
-        assert_eq!(wishes.turn(1, 1), Turn::Now);
-        let wishes = Wishes::of(&["now", "replace"], 1);
-        assert_eq!([0, 1].map(|n| wishes.turn(n, 0)), [Turn::Now, WAITS_FOR_ONE]);
-        wishes.annotate(0, "");
-        assert_eq!(wishes.turn(1, 1), Turn::Now);
+    fn a_turn_does_not_stand_when_the_request_is_taken_back_or_does_not_fit_any_more() {
+        let mut requests = Requests::of(&["now", "replace"], 1);
+        assert_eq!([0, 1].map(|n| requests.turn(n, 0)), [Turn::Now, WAITS_FOR_ONE]);
+        requests.group.min = 2;
+        assert_eq!(requests.turn(1, 1), Turn::Now);
+        let requests = Requests::of(&["now", "replace"], 1);
+        assert_eq!([0, 1].map(|n| requests.turn(n, 0)), [Turn::Now, WAITS_FOR_ONE]);
+        requests.annotate(0, "");
+        assert_eq!(requests.turn(1, 1), Turn::Now);
     }
 
     #[test]
-    fn machines_with_maintenance_far_away_take_turns_after_the_wishes_and_a_wish_at_the_minimum_counts_then()
-    {
+    fn machines_with_maintenance_far_away_take_turns_after_the_requests_and_a_request_at_the_minimum_counts_then()
+     {
         let since = format!("replace since {}", at(0));
-        let mut wishes = Wishes::of(&["", &since, "", "now"], 0);
-        wishes.far = [id(0), id(2), id(3)].into();
-        assert_eq!(wishes.turn(0, 10), Turn::Waits { under_way: 0, before: 1 });
-        assert_eq!([1, 0].map(|n| wishes.turn(n, 10)), [Turn::Now, WAITS_FOR_ONE]);
-        assert_eq!(wishes.turn(2, 10), Turn::Waits { under_way: 1, before: 1 });
-        assert_eq!(wishes.turn(3, 10), Turn::Waits { under_way: 1, before: 2 });
-        wishes.group.instances[0].lifecycle = Lifecycle::TerminatingProceed;
-        wishes.group.desired = 3;
-        assert_eq!(wishes.turn(2, 10), WAITS_FOR_ONE, "what goes anyway waits for no turn");
+        let mut requests = Requests::of(&["", &since, "", "now"], 0);
+        requests.far = [id(0), id(2), id(3)].into();
+        assert_eq!(requests.turn(0, 10), Turn::Waits { under_way: 0, before: 1 });
+        assert_eq!([1, 0].map(|n| requests.turn(n, 10)), [Turn::Now, WAITS_FOR_ONE]);
+        assert_eq!(requests.turn(2, 10), Turn::Waits { under_way: 1, before: 1 });
+        assert_eq!(requests.turn(3, 10), Turn::Waits { under_way: 1, before: 2 });
+        requests.group.instances[0].lifecycle = Lifecycle::TerminatingProceed;
+        requests.group.desired = 3;
+        assert_eq!(requests.turn(2, 10), WAITS_FOR_ONE, "what goes anyway waits for no turn");
     }
 
     #[test]
     fn what_is_to_be_replaced_waits_for_the_replacements_of_others_and_what_is_not_does_not() {
-        let mut wishes = Wishes::of(&["replace", ""], 1);
+        let mut requests = Requests::of(&["replace", ""], 1);
         // Nobody has had a turn yet.
-        let turn = |wishes: &Wishes, n| {
-            wishes.given.lock().expect("unpoisoned").clear();
-            wishes.turn(n, 0)
+        let turn = |requests: &Requests, n| {
+            requests.given.lock().expect("unpoisoned").clear();
+            requests.turn(n, 0)
         };
-        assert_eq!(turn(&wishes, 0), Turn::Now);
-        wishes.group.desired = 3;
-        assert_eq!(turn(&wishes, 0), WAITS_FOR_ONE, "one is missing");
+        assert_eq!(turn(&requests, 0), Turn::Now);
+        requests.group.desired = 3;
+        assert_eq!(turn(&requests, 0), WAITS_FOR_ONE, "one is missing");
         let coming = Instance { id: id(9), lifecycle: Lifecycle::Pending, ..Instance::default() };
-        wishes.group.instances.push(coming);
-        assert_eq!(turn(&wishes, 0), WAITS_FOR_ONE, "it is on its way");
-        wishes.annotate(1, "now");
+        requests.group.instances.push(coming);
+        assert_eq!(turn(&requests, 0), WAITS_FOR_ONE, "it is on its way");
+        requests.annotate(1, "now");
         assert_eq!(
-            turn(&wishes, 1),
+            turn(&requests, 1),
             Turn::Now,
             "nobody comes in its place, and it waits for nobody who does"
         );
-        wishes.annotate(1, "");
-        wishes.group.instances[2].lifecycle = Lifecycle::InService;
-        assert_eq!(turn(&wishes, 0), Turn::Now);
+        requests.annotate(1, "");
+        requests.group.instances[2].lifecycle = Lifecycle::InService;
+        assert_eq!(turn(&requests, 0), Turn::Now);
     }
 
     #[test]
@@ -360,8 +369,8 @@ mod tests {
     #[test]
     fn a_turn_costs_as_much_as_the_group_has_instances() {
         let cost = |instances: usize| {
-            let wishes = Wishes::of(&vec!["now"; instances], i32::try_from(instances).expect("few"));
-            allocation_counter::measure(|| _ = wishes.turn(0, 0)).count_total
+            let requests = Requests::of(&vec!["now"; instances], i32::try_from(instances).expect("few"));
+            allocation_counter::measure(|| _ = requests.turn(0, 0)).count_total
         };
         let (some, many) = (cost(100), cost(500));
         assert!(many < 6 * some, "{some} allocations among 100, {many} among 500");

@@ -13,7 +13,7 @@ use super::membership::Membership;
 use super::memory::{LASTING_AFTER, Task};
 use super::notices::{self, Expected};
 use super::operator_queue;
-use super::record::{Cause, Phase, Record, Release, Wish, Written};
+use super::record::{Cause, Phase, Record, Release, Request, Written};
 use super::settings::Treatment;
 use super::situation::{Situation, Turn};
 use super::{cordon, drain, events, flush, guard, node_patch, release, report, twins};
@@ -42,8 +42,8 @@ pub fn plan(s: &Situation<'_>) -> Plan {
             s.patch(&mut plan, s.take_off(), Vec::new());
             None
         }
-        Some(Written::Wish(wish)) => {
-            begin_for_operator(s, wish, &mut plan);
+        Some(Written::Request(request)) => {
+            begin_for_operator(s, request, &mut plan);
             None
         }
         Some(Written::Unreadable(text)) => {
@@ -368,10 +368,10 @@ fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     begin(s, Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now), None, plan);
 }
 
-/// Another installation in the cluster turns a wish for one of its nodes into a record within this time.
+/// Another installation in the cluster turns a request for one of its nodes into a record within this time.
 const OTHERS_TAKE_IT_UP: SignedDuration = SignedDuration::from_secs(10);
 
-fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
+fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let (Membership::In { group, lifecycle, .. }, Some(instance)) = (&s.instance, &s.node.instance) else {
         if matches!(s.instance, Membership::Elsewhere { .. }) {
             let told = later(s.record_seen, OTHERS_TAKE_IT_UP);
@@ -398,7 +398,7 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
         return begin_for_notice(s, group, &expected, plan);
     }
     let ends_at = end_of(s, instance);
-    let mut release = wish.release;
+    let mut release = request.release;
     if release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
         if ends_at.is_none() {
             return s.announce(plan, events::cannot_shrink(group));
@@ -407,8 +407,8 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
     }
     let may_wait = ends_at.is_none() || notices::is_far(ends_at, s.now);
     if may_wait && let Turn::Waits { under_way, before } = (s.turn)() {
-        if wish.since.is_none() {
-            s.patch(plan, node_patch::with_wish(s.node, &wish.waiting(s.theirs(s.now))), Vec::new());
+        if request.since.is_none() {
+            s.patch(plan, node_patch::with_request(s.node, &request.waiting(s.theirs(s.now))), Vec::new());
         }
         return operator_queue::wait(s, group, under_way, before, plan);
     }

@@ -25,7 +25,7 @@ use crate::clock::later;
 use crate::cluster::{Budget, BudgetSeen, NodeView, PodName, PodView, Ready};
 use crate::groups::hooks::HookState;
 
-/// Whether a wish may be carried out now.
+/// Whether a request may be carried out now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Yes.
@@ -34,7 +34,7 @@ pub enum Turn {
     Waits {
         /// Scale-ins by annotation under way in the group.
         under_way: usize,
-        /// Wishes ahead of this one.
+        /// Requests ahead of this one.
         before: usize,
     },
 }
@@ -82,7 +82,7 @@ pub struct Situation<'a> {
     pub targets: Targets,
     /// Whether the group may shrink by one.
     pub may_shrink: &'a dyn Fn() -> bool,
-    /// Whether a person's wish may be carried out now.
+    /// Whether a person's request may be carried out now.
     pub turn: &'a dyn Fn() -> Turn,
     /// Asks for one eviction under the rate that all nodes share.
     pub permit: &'a dyn Fn() -> Permit,

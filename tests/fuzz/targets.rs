@@ -213,12 +213,12 @@ fn records(input: &[u8]) -> Result<Told, String> {
             holds(again == Written::Record(read.clone()), || format!("{read:?} is read as {again:?}"))?;
             Ok(Told { accepted: true, lines: vec![] })
         }
-        Written::Wish(wish) => {
-            let since = wish.since.unwrap_or_else(now).round(jiff::Unit::Second).unwrap_or_else(|_| now());
-            let again = record::read(&wish.waiting(since));
-            let expected = Written::Wish(record::Wish { since: Some(since), ..wish });
-            holds(again == expected, || format!("{wish:?} is read as {again:?}"))?;
-            Ok(Told { accepted: true, lines: vec!["a wish".to_owned()] })
+        Written::Request(request) => {
+            let since = request.since.unwrap_or_else(now).round(jiff::Unit::Second).unwrap_or_else(|_| now());
+            let again = record::read(&request.waiting(since));
+            let expected = Written::Request(record::Request { since: Some(since), ..request });
+            holds(again == expected, || format!("{request:?} is read as {again:?}"))?;
+            Ok(Told { accepted: true, lines: vec!["a request".to_owned()] })
         }
         Written::Unreadable(text) => {
             holds(text.chars().count() <= 100, || format!("{} bytes are kept", text.len()))?;

@@ -106,10 +106,10 @@ impl Watched {
     }
 
     /// A person wants a node gone.
-    async fn wish_away(&self, node: &str) {
+    async fn request_scale_in(&self, node: &str) {
         let nodes: Api<Node> = Api::all(self.world.cluster.client());
-        let wish = json!({ "metadata": { "annotations": { RECORD: "now" } } });
-        nodes.patch(node, &PatchParams::default(), &Patch::Merge(wish)).await.expect("patched");
+        let request = json!({ "metadata": { "annotations": { RECORD: "now" } } });
+        nodes.patch(node, &PatchParams::default(), &Patch::Merge(request)).await.expect("patched");
     }
 
     fn now(&self) -> jiff::Timestamp {
@@ -182,7 +182,7 @@ async fn a_scale_in_that_ended_is_told_with_its_phases_and_the_margins_of_its_he
     let (world, name) = (&scene.world, scene.nodes[0].as_str());
     world.cluster.add(pod("web").on(name).grace(4_000).exits_after(3_000));
     scene.until(|w| !moments(w, |e| matches!(e, Event::PodRunning { .. })).is_empty()).await;
-    scene.wish_away(name).await;
+    scene.request_scale_in(name).await;
     let ended = r#"ebbtide_scale_ins_ended_total{cause="operator",outcome="released"}"#;
     scene.until_it_tells(ended, 1.0).await;
     let page = scene.scrape().await;
@@ -209,7 +209,7 @@ async fn a_scale_in_that_a_person_calls_off_is_told_as_cancelled() {
     let (cluster, name) = (&scene.world.cluster, scene.nodes[0].as_str());
     cluster.add(pod("web").on(name).grace(50_000).exits_after(40_000));
     scene.until(|w| !moments(w, |e| matches!(e, Event::PodRunning { .. })).is_empty()).await;
-    scene.wish_away(name).await;
+    scene.request_scale_in(name).await;
     scene.until(|w| is_asked(w, "web")).await;
     let nodes: Api<Node> = Api::all(cluster.client());
     let none = json!({ "metadata": { "annotations": { RECORD: null } } });
@@ -219,7 +219,7 @@ async fn a_scale_in_that_a_person_calls_off_is_told_as_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wishes_that_wait_and_defects_are_counted() {
+async fn requests_that_wait_and_defects_are_counted() {
     let mut config = config();
     config.max_operator_scale_ins = AtOnce::Number(1);
     let scene = Watched::on(group(3), config).await;
@@ -228,7 +228,7 @@ async fn wishes_that_wait_and_defects_are_counted() {
     }
     scene.until(|w| moments(w, |e| matches!(e, Event::PodRunning { .. })).len() == 2).await;
     for node in &scene.nodes[..2] {
-        scene.wish_away(node).await;
+        scene.request_scale_in(node).await;
     }
     // The work on the first node panics, again and again, and the other waits for that.
     scene.until_it_tells("ebbtide_scale_in_panics_total", 2.0).await;
@@ -248,7 +248,7 @@ async fn a_busy_api_server_and_the_deletions_at_the_deadline_are_counted() {
     scene.until(|w| !moments(w, |e| matches!(e, Event::PodRunning { .. })).is_empty()).await;
     let busy = Fault::TooManyRequests { retry_after_seconds: 20 };
     cluster.fail_next(2, Verb::Create, "pods/eviction", busy);
-    scene.wish_away(name).await;
+    scene.request_scale_in(name).await;
     for (series, least) in [
         (r#"ebbtide_scale_in_pods_waiting{reason="queued"}"#, 1.0),
         (r#"ebbtide_pod_removal_requests_total{call="eviction",answer="busy"}"#, 2.0),
@@ -268,7 +268,7 @@ async fn a_pod_that_is_overdue_and_one_that_is_gone_before_it_is_asked_are_count
     cluster.set_timing(Timing { exit_noticed, ..Timing::real() });
     cluster.add(budget("held").min_available(1)).add(pod("held").on(name)).add(pod("web").on(name).grace(30));
     scene.until(|w| moments(w, |e| matches!(e, Event::PodRunning { .. })).len() == 2).await;
-    scene.wish_away(name).await;
+    scene.request_scale_in(name).await;
     for series in [
         r#"ebbtide_pod_removal_requests_total{call="eviction",answer="blocked"}"#,
         r#"ebbtide_scale_in_pods_waiting{reason="overdue"}"#,
@@ -355,7 +355,7 @@ async fn scale_ins_that_load_balancers_hold_are_counted() {
     assert_eq!(value(&watched.scrape().await, held), Some(0.0));
     // Until the controller has registered the nodes.
     tokio::time::sleep(seconds(30)).await;
-    watched.wish_away(&watched.nodes[0]).await;
+    watched.request_scale_in(&watched.nodes[0]).await;
     watched.until_it_tells(held, 1.0).await;
     let node = watched.nodes[0].clone();
     watched.until(|w| !w.cluster.has_node(&node)).await;

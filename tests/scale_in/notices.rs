@@ -478,7 +478,7 @@ async fn maintenance_that_is_called_off_while_machines_wait_drains_these_no_more
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_on_a_node_whose_maintenance_is_weeks_away_waits_for_its_turn_as_any() {
+async fn a_request_on_a_node_whose_maintenance_is_weeks_away_waits_for_its_turn_as_any() {
     let (scene, _, machines, _) = six_of_twenty(SignedDuration::from_hours(14 * 24)).await;
     for machine in &machines {
         scene.annotate(machine, Some("replace")).await;

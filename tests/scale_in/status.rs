@@ -119,7 +119,7 @@ async fn a_scale_in_that_ended_is_told_with_its_outcome_and_its_phases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_that_waits_for_its_turn_is_told_with_its_group() {
+async fn a_request_that_waits_for_its_turn_is_told_with_its_group() {
     let scene = Scene::with(group(2)).await;
     let (first, second) = (scene.first(), scene.machines().remove(1));
     scene.run([pod("web").on(&first.name).exits_after(600).grace(900)]).await;

@@ -166,7 +166,7 @@ async fn a_scale_in_that_is_cancelled_opens_every_node_of_the_machine() {
     let rogue = scene.another_node_of(&machine, "rogue").await;
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.until(|w| was_closed(w, &rogue)).await;
-    // A second wish, on the other Node, is not carried out beside the first.
+    // A second request, on the other Node, is not carried out beside the first.
     scene.annotate(&rogue, Some("now")).await;
     scene.pass_some(seconds(30)).await;
     scene.annotate(&rogue, None).await;

@@ -41,7 +41,7 @@ pub struct Expected {
     pub until: Timestamp,
 }
 
-/// What ends later may wait for its turn among a person's wishes: a day is left for what those before it take.
+/// What ends later may wait for its turn among a person's requests: a day is left for what those before it take.
 const FAR: SignedDuration = SignedDuration::from_hours(24);
 
 /// The message of what waits is the only thing that a restart knows it by: SQS keeps it for four days, unless the queue says otherwise.

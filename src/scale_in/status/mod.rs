@@ -192,10 +192,10 @@ impl ScaleIn {
     /// What a Node tells by itself; `None` if nobody wants it to go.
     pub fn of(node: &NodeView, now: Timestamp) -> Option<Self> {
         match node.record.as_deref().map(Annotation::written) {
-            Some(Written::Wish(wish)) => Some(Self {
+            Some(Written::Request(request)) => Some(Self {
                 phase: "Queued",
-                requested_at: wish.since,
-                release: Some(wish.release),
+                requested_at: request.since,
+                release: Some(request.release),
                 ..Self::bare(node, Cause::Operator)
             }),
             _ => node.scale_in().map(|record| Self::of_record(node, record, &stages_of(record), now)),

@@ -17,7 +17,7 @@ fn every_patch_is_refused_if_the_node_has_changed_since() {
     let patches = [
         node_patch::put_on(&view, node_patch::marks(&view), at(0)).expect("marks are missing"),
         node_patch::with_record(&view, &record, at(0)),
-        node_patch::with_wish(&view, "now"),
+        node_patch::with_request(&view, "now"),
         node_patch::without_record(&view),
         node_patch::take_off(&view, node_patch::marks(&view)),
         node_patch::cordon(&view, &Cordon::of(vec![reason]).expect("a reason")),
@@ -28,7 +28,7 @@ fn every_patch_is_refused_if_the_node_has_changed_since() {
         assert_eq!(patch["metadata"]["resourceVersion"], json!("1"), "{patch}");
         assert_eq!(patch["metadata"]["uid"], json!("node-uid"), "{patch}");
     }
-    assert_eq!(node_patch::record_in(&node_patch::with_wish(&view, "now")), Some("now"));
+    assert_eq!(node_patch::record_in(&node_patch::with_request(&view, "now")), Some("now"));
 }
 
 #[test]

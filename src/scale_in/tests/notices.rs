@@ -105,7 +105,7 @@ fn what_a_person_writes_over_an_interrupted_drain_waits_for_no_turn_and_has_no_m
 }
 
 #[test]
-fn an_end_that_is_over_or_another_machines_makes_no_wish_hurry() {
+fn an_end_that_is_over_or_another_machines_makes_no_request_hurry() {
     let mut over = interrupted_before_a_restart().annotated("now");
     over.later(120);
     let mut anothers = interrupted_before_a_restart();
@@ -121,7 +121,7 @@ fn an_end_that_is_over_or_another_machines_makes_no_wish_hurry() {
 }
 
 #[test]
-fn maintenance_that_is_more_than_a_day_away_waits_for_its_turn_with_a_wish_and_without() {
+fn maintenance_that_is_more_than_a_day_away_waits_for_its_turn_with_a_request_and_without() {
     const DAY: i64 = 86_400;
     for (word, second, waits) in [
         (None, DAY + 60, true),
@@ -313,7 +313,7 @@ fn a_machine_that_stops_stays_closed_until_it_has_started_again_or_has_not_stopp
 }
 
 #[test]
-fn a_notice_does_not_wait_behind_a_persons_wish() {
+fn a_notice_does_not_wait_behind_a_persons_request() {
     let mut scene = told(node().with(pod("web")), spot(120)).annotated("now");
     scene.turn = Turn::Waits { under_way: 1, before: 0 };
     scene.plan();

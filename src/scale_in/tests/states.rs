@@ -161,7 +161,7 @@ fn a_retained_instance_whose_node_has_no_record_is_drained_and_terminated() {
 }
 
 #[test]
-fn a_wish_for_what_a_hook_holds_or_is_about_to_is_the_hooks_scale_in_and_waits_for_nobody() {
+fn a_request_for_what_a_hook_holds_or_is_about_to_is_the_hooks_scale_in_and_waits_for_nobody() {
     let waits = Turn::Waits { under_way: 1, before: 0 };
     let table = [
         (Lifecycle::InService, Turn::Now, Cause::Operator),

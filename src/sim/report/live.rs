@@ -123,7 +123,7 @@ fn of_cluster(event: &cluster::Event) -> Option<String> {
 fn record_words(value: &str) -> Option<String> {
     match read(value) {
         Written::Record(record) => phase_words(&record),
-        Written::Wish(_) => Some("shall go: a person annotated it".to_owned()),
+        Written::Request(_) => Some("shall go: a person annotated it".to_owned()),
         Written::Unreadable(_) => None,
     }
 }

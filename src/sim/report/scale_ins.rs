@@ -60,7 +60,7 @@ impl ScaleIn {
                     self.phases.push((record.phase, at));
                 }
             }
-            Written::Wish(_) => "operator".clone_into(&mut self.cause),
+            Written::Request(_) => "operator".clone_into(&mut self.cause),
             Written::Unreadable(_) => {}
         }
     }

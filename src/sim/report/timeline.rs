@@ -196,8 +196,8 @@ impl Teller<'_> {
                 let text = self.enters(record.phase, at);
                 self.add(at, CLUSTER, Kind::Phase, text);
             }
-            Some(Written::Wish(wish)) if wish.since.is_none() => {
-                let word = if wish.release == Release::Terminate { "replace" } else { "now" };
+            Some(Written::Request(request)) if request.since.is_none() => {
+                let word = if request.release == Release::Terminate { "replace" } else { "now" };
                 let text = format!("a person asks: {}={word}", names::RECORD);
                 self.add(at, CLUSTER, Kind::Began, text);
             }

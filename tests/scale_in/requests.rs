@@ -35,36 +35,36 @@ fn under_way(world: &World, machines: &[Machine]) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_wishes_no_more_are_carried_out_at_once_than_are_allowed_and_the_others_in_their_order() {
+async fn of_many_requests_no_more_are_carried_out_at_once_than_are_allowed_and_the_others_in_their_order() {
     for (group, killed) in [(group(20), false), (held_group(20, 60), true)] {
         let mut scene = Scene::with(group).await;
         let all = scene.machines();
         // Not in the order of their names.
-        let wished: Vec<Machine> = [7, 3, 11, 0, 5, 1].map(|n: usize| all[n].clone()).into();
-        for (n, machine) in wished.iter().enumerate() {
+        let requested: Vec<Machine> = [7, 3, 11, 0, 5, 1].map(|n: usize| all[n].clone()).into();
+        for (n, machine) in requested.iter().enumerate() {
             scene.run([pod(format!("web-{n}").as_str()).on(&machine.name).grace(120).exits_after(90)]).await;
         }
-        for machine in &wished {
+        for machine in &requested {
             scene.scale_in(machine, Cause::Operator).await;
             scene.pass_some(seconds(2)).await;
         }
         assert_eq!(begun(&scene.world).len(), 2, "a tenth of twenty");
-        let told = notes(&scene.world, &wished[5], "ScaleInQueued");
+        let told = notes(&scene.world, &requested[5], "ScaleInQueued");
         assert!(told[0].contains("2 scale-ins") && told[0].contains("3 are to come before"), "{told:?}");
         if killed {
             scene.kill().await;
         }
-        let most = scene.most_at_once(&wished, under_way).await;
+        let most = scene.most_at_once(&requested, under_way).await;
         assert_eq!(most, 2, "killed: {killed}");
-        let names: Vec<&String> = wished.iter().map(|machine| &machine.name).collect();
+        let names: Vec<&String> = requested.iter().map(|machine| &machine.name).collect();
         assert_eq!(begun(&scene.world).iter().collect::<Vec<_>>(), names, "killed: {killed}");
-        scene.until(|w| wished.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
+        scene.until(|w| requested.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
         assert_nothing_lost(&scene.world);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn wishes_made_at_one_moment_are_not_all_carried_out_at_once() {
+async fn requests_made_at_one_moment_are_not_all_carried_out_at_once() {
     let three = Config { max_operator_scale_ins: AtOnce::Number(3), ..config() };
     let scene = Scene::configured(group(10), three).await;
     let machines = scene.machines();
@@ -80,7 +80,7 @@ async fn wishes_made_at_one_moment_are_not_all_carried_out_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_written_by_hand_waits_for_its_turn_as_a_wish_does() {
+async fn a_record_written_by_hand_waits_for_its_turn_as_a_request_does() {
     let scene = Scene::with(group(5)).await;
     let machines = scene.machines();
     for machine in &machines[..3] {
@@ -125,7 +125,7 @@ async fn what_cannot_be_carried_out_or_was_taken_back_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_whose_node_cannot_be_written_holds_the_others_up_for_half_a_minute() {
+async fn a_request_whose_node_cannot_be_written_holds_the_others_up_for_half_a_minute() {
     let scene = Scene::with(group(10)).await;
     let [first, refused, last] = [0, 1, 2].map(|n: usize| scene.machines().remove(n));
     for machine in [&first, &refused, &last] {
@@ -148,7 +148,7 @@ async fn a_wish_whose_node_cannot_be_written_holds_the_others_up_for_half_a_minu
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_whose_launches_fail_is_not_emptied_by_wishes_to_replace_its_nodes() {
+async fn a_group_whose_launches_fail_is_not_emptied_by_requests_to_replace_its_nodes() {
     for held in [false, true] {
         let scene = Scene::with(if held { held_group(4, 60) } else { group(4) }).await;
         let machines = scene.machines();
