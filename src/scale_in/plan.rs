@@ -223,6 +223,11 @@ const LIVES_ON: SignedDuration = SignedDuration::from_mins(30);
 
 /// Whether somebody has detached the instance, which lives on outside the group.
 fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    // A machine that AWS is about to end goes on leaving, whosever it is now.
+    let ends = |at| !release::has_outlived(s, at) && !notices::is_far(Some(at), s.now);
+    if record.ends_at.is_some_and(ends) {
+        return false;
+    }
     match &s.instance {
         Membership::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
         Membership::Unknown => false,

@@ -41,6 +41,9 @@ pub(super) const SENT_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 /// minutes of its time stamp.
 const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 
+/// Two moments no further apart are of one scheduled event: clocks are set by seconds meanwhile, and no machine has two events within a minute.
+const SAME_EVENT_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
 /// Pods that the API server does not list for so long are told of.
 const UNLISTED: SignedDuration = SignedDuration::from_mins(1);
 
@@ -102,14 +105,15 @@ pub(super) fn with_timeout(s: &Situation<'_>, record: Record) -> Record {
 }
 
 /// Whether the machine runs well after the end that AWS has told: that was postponed, or came to nothing.
-fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
+pub(super) fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
     s.node.ready == Ready::Yes && later(end, OUTLIVED_AFTER) < s.now
 }
 
-/// Whether AWS has called off what would have ended the machine at this moment.
+/// Whether AWS has called off what would have ended the machine at this moment. Both moments are by our clock, and somebody may have set the
+/// machine's since the first one was told.
 fn is_called_off(s: &Situation<'_>, end: Timestamp) -> bool {
     let mut called_off = s.notices.iter().filter_map(|notice| notice.called_off);
-    called_off.any(|moment| moment.duration_since(end).abs() <= SAME_WITHIN)
+    called_off.any(|moment| moment.duration_since(end).abs() <= SAME_EVENT_WITHIN)
 }
 
 /// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.
@@ -219,12 +223,13 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     record.clone()
 }
 
-/// Whether our hook is to hold the instance while it drains. Not a retained one: a hook would hold it again, for a limited time. Nor beside
-/// another's hook, whose owner would drain it by other rules as soon as it is held. Nor where it would hold for one time-out.
+/// Whether our hook is to hold the instance while it drains. Not a retained one: a hook would hold it again, for a limited time. Nor one that
+/// is being detached, which is none of the group's. Nor beside another's hook, whose owner would drain it by other rules as soon as it is held.
+/// Nor where it would hold for one time-out.
 fn is_to_be_held(s: &Situation<'_>, record: &Record) -> bool {
     let is_ours_alone =
         matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false, .. }));
-    let may_be = matches!(&s.instance, Membership::In { lifecycle, .. } if *lifecycle != Lifecycle::Retained);
+    let may_be = matches!(&s.instance, Membership::In { lifecycle, .. } if !matches!(lifecycle, Lifecycle::Retained | Lifecycle::Detaching));
     is_ours_alone && may_be && !s.heartbeats_denied && record.release != Release::CompleteHook
 }
 
@@ -369,9 +374,8 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     };
     announce_refusal(s, record, plan);
-    if *lifecycle == Lifecycle::Unknown && told_at(s, record).is_some() {
-        // An unknown state counts as in service: each further try could lower the desired capacity again.
-        return s.announce(plan, events::state_unknown(&record.instance));
+    if is_told_and_in_a_state_unknown(s, record, plan) {
+        return;
     }
     // Who has been bound to the node meanwhile is known only when its pods are listed.
     let hard = record.release_by.map(|by| by - MARGIN);
@@ -383,9 +387,10 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     if is_ours_to_end(record, *lifecycle) {
+        // First: a termination that was noted may still wait to be sent, and going back takes the note off.
         if s.pods.is_some()
-            && may_terminate(s, record, *seen, plan)
             && !go_back_for_workloads(s, record, plan)
+            && may_terminate(s, record, *seen, plan)
         {
             terminate(s, record, group, *seen, plan);
         }
@@ -424,9 +429,10 @@ fn hold_of_another(
     }
 }
 
-/// Whether to release by terminating: the group does not take the instance out by itself.
+/// Whether to release by terminating: the group does not take the instance out by itself, nor somebody else out of the group.
 fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
-    lifecycle == Lifecycle::Retained || !lifecycle.is_terminating() && record.release != Release::CompleteHook
+    let is_leaving = lifecycle.is_terminating() || lifecycle == Lifecycle::Detaching;
+    lifecycle == Lifecycle::Retained || !is_leaving && record.release != Release::CompleteHook
 }
 
 /// Whether the refresh is newer than everything in the record, as refreshes lag. If not, asks for another.
@@ -479,8 +485,22 @@ fn told_before(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
     s.memory.told_at.max(noted.filter(|at| !s.memory.is_void(*at)))
 }
 
+/// Whether AWS was told to terminate an instance that it shows in a state we do not know. That counts as in service: each further try could
+/// lower the desired capacity again.
+fn is_told_and_in_a_state_unknown(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let is_unknown = matches!(&s.instance, Membership::In { lifecycle: Lifecycle::Unknown, .. });
+    let is_so = is_unknown && told_at(s, record).is_some();
+    if is_so {
+        s.announce(plan, events::state_unknown(&record.instance));
+    }
+    is_so
+}
+
 /// Whether AWS may be told now without the risk of telling it twice.
 fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
+    if is_told_and_in_a_state_unknown(s, record, plan) {
+        return false;
+    }
     if let Some(at) = told_at(s, record) {
         let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
         let is_repeatable = record.release != Release::TerminateAndDecrement;

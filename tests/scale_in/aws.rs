@@ -8,7 +8,7 @@ use ebbtide::sim::aws::{
     Behaviour, Bucket, Death, Event, GroupSpec, HookResult, HookSpec, LifecycleState, Lose, Operation,
     TerminationCause, Timing, Trouble, Which,
 };
-use ebbtide::sim::cluster::pod;
+use ebbtide::sim::cluster::{By, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -466,8 +466,8 @@ async fn a_node_whose_scale_in_is_called_off_is_open_again_only_when_its_termina
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_termination_that_waits_for_another_change_of_its_group_is_not_sent_once_it_is_cancelled() {
+/// The machine of a scale-in whose termination was noted, and waits until AWS has answered for another change of the group.
+async fn with_a_termination_that_waits() -> (Scene, Machine) {
     let scene = Scene::with(group(3)).await;
     let machine = scene.first();
     scene.scale_in(&machine, Cause::Operator).await;
@@ -475,13 +475,31 @@ async fn a_termination_that_waits_for_another_change_of_its_group_is_not_sent_on
     let late = Which::of(&[Operation::SetDesiredCapacity]);
     scene.world.aws.trouble(late, Trouble::Late(seconds(8)));
     scene.increase(1).await.expect_err("AWS does not answer in time");
-    let record = |w: &World| {
-        w.cluster.node(&machine.name).expect("there").metadata.annotations.unwrap_or_default().remove(RECORD)
-    };
-    scene.until(|w| record(w).is_some_and(|record| record.contains("terminateAt"))).await;
+    scene.until(|w| record(w, &machine).is_some_and(|record| record.contains("terminateAt"))).await;
     assert_eq!(scene.world.aws.calls(TERMINATE), 0, "another change of the group is under way");
+    (scene, machine)
+}
+
+fn record(world: &World, machine: &Machine) -> Option<String> {
+    world.cluster.node(&machine.name)?.metadata.annotations?.remove(RECORD)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_comes_while_a_termination_waits_to_be_sent_leaves_first() {
+    let (scene, machine) = with_a_termination_that_waits().await;
+    scene.run([pod("late").on(&machine.name).grace(90)]).await;
+    scene.until_gone(&machine).await;
+    // Its kubelet has not started it yet, so that it goes at once.
+    let (at, by, grace) = asked(&scene.world, "late")[0];
+    let [terminated] = terminations(&scene.world, &machine)[..] else { panic!("terminated once") };
+    assert_eq!((by, grace, at < terminated), (By::Eviction, 90, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_that_waits_for_another_change_of_its_group_is_not_sent_once_it_is_cancelled() {
+    let (scene, machine) = with_a_termination_that_waits().await;
     scene.annotate(&machine, None).await;
     scene.pass_some(seconds(60)).await;
     assert_eq!(scene.world.aws.calls(TERMINATE), 0);
-    assert_eq!(record(&scene.world), None);
+    assert_eq!(record(&scene.world, &machine), None);
 }

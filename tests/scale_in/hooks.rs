@@ -96,9 +96,28 @@ async fn heartbeats_go_on_when_it_is_restarted_while_the_api_server_is_down() {
     }
 }
 
+const READS: [Operation; 2] = [Operation::DescribeLifecycleHooks, Operation::DescribeAutoScalingGroups];
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_begins_while_aws_throttles_every_read_gets_heartbeats_too() {
+    for (cause, load_balancers) in [(Cause::Autoscaler, 0), (Cause::Group, 60), (Cause::Autoscaler, 100)] {
+        let scene = Scene::with(held_group(2, 60).deregistering_for(load_balancers)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+        scene.scale_in(&machine, cause).await;
+        if cause == Cause::Group {
+            scene.until(|w| is_asked(w, "web")).await;
+        } else {
+            scene.until(|w| !terminations(w, &machine).is_empty()).await;
+        }
+        scene.world.aws.throttle_for(&READS, seconds(340));
+        scene.until_gone(&machine).await;
+        assert_kept_waiting(&scene, &machine);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn heartbeats_go_on_while_aws_throttles_every_read_and_after_a_restart_in_it() {
-    const READS: [Operation; 2] = [Operation::DescribeLifecycleHooks, Operation::DescribeAutoScalingGroups];
     for restarted in [false, true] {
         let mut scene = Scene::with(held_group(2, 60)).await;
         let machine = scene.first();

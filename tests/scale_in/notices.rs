@@ -5,10 +5,10 @@ use std::time::Duration;
 use ebbtide::config::Config;
 use ebbtide::scale_in::Treatment;
 use ebbtide::sim::aws::{
-    Behaviour, Death, Delivery, Event, GroupSpec, Operation, QueueSnapshot, QueueSpec, ScheduledChange,
-    TerminationCause, Timing, Trouble, Which,
+    Behaviour, Death, Delivery, Event, GroupSpec, LifecycleState, Operation, QueueSnapshot, QueueSpec,
+    ScheduledChange, TerminationCause, Timing, Trouble, Which,
 };
-use ebbtide::sim::cluster::{budget, pod};
+use ebbtide::sim::cluster::{By, budget, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -16,8 +16,8 @@ use ebbtide::telemetry::captured;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::journal_queries::{
-    TERMINATE, asked, assert_nothing_lost, aws_moments, in_phase, is_asked, is_released, notes, phase_at,
-    records, released_at,
+    TERMINATE, asked, assert_nothing_lost, aws_moments, has_exited, in_phase, is_asked, is_released, notes,
+    phase_at, records, released_at,
 };
 use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group, seconds};
 
@@ -262,6 +262,27 @@ async fn a_notice_that_was_read_and_not_recorded_is_told_again_after_a_kill() {
     scene.until(|w| is_asked(w, "web")).await;
     scene.until_released(&machine).await;
     assert_nothing_lost(&scene.world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_instance_that_somebody_detaches_is_drained_all_the_same() {
+    for state in [LifecycleState::Detaching, LifecycleState::Detached] {
+        let (scene, url) = quick_scene_of(group(2), config()).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(30).exits_after(20)]).await;
+        scene.world.aws.interrupt_spot(&machine.instance);
+        scene.until(|w| in_phase(w, &machine, "Draining")).await;
+        scene.world.aws.set_state(&machine.instance, state);
+        scene.until(|w| is_asked(w, "web")).await;
+        assert!(is_cordoned(&scene.world, &machine), "{state:?}");
+        let [(_, by, grace)] = asked(&scene.world, "web")[..] else { panic!("asked once: {state:?}") };
+        assert_eq!((by, grace), (By::Delete, 30), "{state:?}");
+        scene.until(|w| has_exited(w, "web")).await;
+        scene.until(|w| in_phase(w, &machine, "Releasing")).await;
+        assert_eq!(scene.world.aws.calls(TERMINATE), 0, "{state:?}");
+        scene.until(|w| is_empty(w, &url)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

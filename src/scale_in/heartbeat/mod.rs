@@ -79,12 +79,14 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut failing = Failing::default();
     loop {
         let now = shared.clock.now();
+        let mut unseen_from = None;
         if let Some(snapshot) = shared.groups.latest() {
             joined.observe(&shared, &snapshot);
             if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &snapshot)) {
                 newcomers.observe(before.as_deref(), &snapshot);
             }
-            observe(&mut held, before.as_deref(), &snapshot, &newcomers, now);
+            let has_hook = |group: &GroupName| shared.hooks.last_seen(group).is_some();
+            unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, has_hook, now);
             failing.0.retain(|instance, _| held.contains_key(instance));
             before = Some(snapshot);
         }
@@ -97,7 +99,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         shared.holds.publish(known.collect());
         // Every replica does: the leader may be cut off from AWS, or may just have died.
         start_what_is_due(&shared, &mut held, &mut joined, &running, now);
-        let next = held.values().flat_map(Held::wakes_at).min();
+        let next = held.values().flat_map(Held::wakes_at).chain(unseen_from).min();
         let wake = async {
             match next {
                 Some(at) => shared.clock.sleep_until(at).await,

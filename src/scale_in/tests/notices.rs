@@ -491,7 +491,7 @@ fn a_call_off_of_one_event_keeps_no_drain_of_another_from_its_node() {
 
 #[test]
 fn the_end_of_a_machine_that_aws_calls_off_limits_its_drain_no_more() {
-    for (event_of, is_called_off) in [(100_000, true), (100_001, true), (100_002, false)] {
+    for (event_of, is_called_off) in [(100_000, true), (99_940, true), (100_060, true), (100_061, false)] {
         let far = expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(100_000)));
         let mut scene = told(node().with(pod("db").grace(60)), far);
         scene.plan();

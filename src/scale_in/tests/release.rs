@@ -475,6 +475,44 @@ fn what_is_in_a_state_nobody_knows_after_it_was_terminated_is_not_terminated_aga
 }
 
 #[test]
+fn what_our_hook_was_to_hold_is_not_terminated_again_in_a_state_nobody_knows() {
+    let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
+    assert!(touches_aws(&scene.plan()));
+    scene.terminated(&Ok(()));
+    for _ in 0..10 {
+        scene.later(40);
+        scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::Unknown, seen: scene.now };
+        assert!(!touches_aws(&scene.plan()), "{:?}", scene.now);
+    }
+    scene.remove("web");
+    for _ in 0..10 {
+        scene.later(40);
+        scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::Unknown, seen: scene.now };
+        assert!(!touches_aws(&scene.plan()), "{:?}", scene.now);
+    }
+}
+
+#[test]
+fn an_instance_that_aws_is_about_to_end_leaves_though_somebody_detaches_it() {
+    for instance in [in_group(Lifecycle::Detaching), Membership::Elsewhere { seen: at(0) }] {
+        for (ends_at, leaves) in [(120, true), (200_000, false)] {
+            let mut scene = node().asked_by(Cause::SpotInterruption, Release::Terminate).with(pod("web"));
+            let record = Record { ends_at: Some(at(ends_at)), ..scene.record() };
+            scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+            scene.instance = instance.clone();
+            for second in (0..=80).step_by(10) {
+                scene.now = at(second);
+                if let Membership::Elsewhere { seen } = &mut scene.instance {
+                    *seen = at(second);
+                }
+                assert!(!touches_aws(&scene.plan()));
+            }
+            assert_eq!(scene.view().scale_in().is_some(), leaves, "{instance:?}, {ends_at}");
+        }
+    }
+}
+
+#[test]
 fn what_goes_into_a_warm_pool_while_it_is_released_is_let_be() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.plan();

@@ -31,6 +31,10 @@ const ENDS_AFTER_PART: i32 = 4;
 /// ... and for so long at least.
 const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
+/// An instance that is `Terminating` is looked at every ten seconds. A view of it that is so old may be followed by a hold that nobody sees
+/// begin: it counts as held, as too early a heartbeat does no harm.
+const UNSEEN_AFTER: SignedDuration = SignedDuration::from_secs(15);
+
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
@@ -209,21 +213,30 @@ impl Newcomers {
 }
 
 /// Updates `held` from the last refresh. If the refresh before showed an instance not held, it has been held since then
-/// at most.
+/// at most. `has_hook`: whether a group is known to have our hook. Returns when more of them count as held, unless a refresh comes first.
 pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
     newcomers: &Newcomers,
+    has_hook: impl Fn(&GroupName) -> bool,
     now: Timestamp,
-) {
-    let waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle)> = snapshot
-        .groups
-        .values()
-        .flat_map(|group| group.asg.instances.iter().map(move |instance| (group, instance)))
-        .filter(|(_, instance)| instance.lifecycle.is_held() || instance.lifecycle == Lifecycle::Retained)
-        .map(|(group, instance)| (&instance.id, (&group.asg.name, instance.lifecycle)))
-        .collect();
+) -> Option<Timestamp> {
+    let unseen_from = later(snapshot.taken_at, UNSEEN_AFTER);
+    let mut is_about_to = false;
+    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle)> = BTreeMap::new();
+    for group in snapshot.groups.values() {
+        for instance in &group.asg.instances {
+            let lifecycle = match instance.lifecycle {
+                Lifecycle::Terminating if has_hook(&group.asg.name) => {
+                    is_about_to = true;
+                    (unseen_from <= now).then_some(Lifecycle::TerminatingWait)
+                }
+                lifecycle => (lifecycle.is_held() || lifecycle == Lifecycle::Retained).then_some(lifecycle),
+            };
+            waiting.extend(lifecycle.map(|lifecycle| (&instance.id, (&group.asg.name, lifecycle))));
+        }
+    }
     held.retain(|instance, held| match waiting.get(instance) {
         Some((_, lifecycle)) => *lifecycle == held.lifecycle,
         // A refresh may leave an instance out, or be an old answer.
@@ -258,6 +271,7 @@ pub(super) fn observe(
             }
         });
     }
+    (is_about_to && unseen_from > now).then_some(unseen_from)
 }
 
 /// The questions due since when instances are held, by group: one call answers for all of a group. They are then under way.

@@ -25,7 +25,7 @@ fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
 }
 
 fn show(held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now: i64) {
-    observe(held, None, &snapshot(states), &Newcomers::default(), at(now));
+    observe(held, None, &snapshot(states), &Newcomers::default(), |_| true, at(now));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn instances_that_are_held_at_once_beat_apart_and_in_time() {
     let all = |lifecycle| snapshot(&ids.iter().map(|id| (id.as_str(), lifecycle)).collect::<Vec<_>>());
     let (before, after) = (all(Lifecycle::Terminating), all(Lifecycle::TerminatingWait));
     let mut held = BTreeMap::new();
-    observe(&mut held, Some(&before), &after, &Newcomers::default(), at(10));
+    observe(&mut held, Some(&before), &after, &Newcomers::default(), |_| true, at(10));
     let first: BTreeSet<_> = held.values().map(|held| held.next).collect();
     assert!((held.len(), first.len() > 80) == (100, true), "{} of {}", first.len(), held.len());
     assert!(first.iter().all(|next| (at(10)..=at(12)).contains(next)), "{first:?}");
@@ -218,9 +218,25 @@ fn a_hold_begins_after_the_refresh_that_did_not_show_it_or_is_asked_for() {
     let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
     let mut held = BTreeMap::new();
     let both = snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::TerminatingWait)]);
-    observe(&mut held, Some(&large), &both, &Newcomers::default(), at(10));
+    observe(&mut held, Some(&large), &both, &Newcomers::default(), |_| true, at(10));
     assert_eq!((held["i-1"].since, held["i-1"].ask_at), (Some(at(0)), None));
     assert_eq!((held["i-2"].since, held["i-2"].ask_at), (None, Some(at(10))));
+}
+
+#[test]
+fn what_terminates_in_a_group_with_our_hook_counts_as_held_once_nobody_would_see_that_it_is() {
+    let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::Terminating)]), BTreeMap::new());
+    let mut see = |view: &Snapshot, has_hook: bool, now| {
+        let due = observe(&mut held, Some(view), view, &Newcomers::default(), |_| has_hook, at(now));
+        (due, held.get("i-1").map(|held| (held.lifecycle, held.since)))
+    };
+    assert_eq!(see(&view, false, 60), (None, None));
+    assert_eq!(see(&view, true, 14), (Some(at(15)), None));
+    let counts = Some((Lifecycle::TerminatingWait, Some(at(0))));
+    assert_eq!(see(&view, true, 15), (None, counts));
+    // It is seen again, and is not held yet.
+    view.taken_at = at(20);
+    assert_eq!(see(&view, true, 20), (Some(at(35)), None));
 }
 
 #[test]
@@ -229,7 +245,7 @@ fn after_a_long_time_without_a_refresh_it_is_asked_since_when_an_instance_is_hel
     let large = snapshot(&[("i-1", Lifecycle::InService)]);
     let mut now = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
     now.taken_at = at(7_200);
-    observe(&mut held, Some(&large), &now, &Newcomers::default(), at(7_200));
+    observe(&mut held, Some(&large), &now, &Newcomers::default(), |_| true, at(7_200));
     assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(7_200))));
 }
 
