@@ -16,8 +16,8 @@ const FRESHNESS_EVERY: Duration = Duration::from_secs(5);
 /// How often is looked for what nobody tells of while something is missing.
 const MISSING_EVERY: Duration = Duration::from_millis(500);
 
-/// A start takes no longer: what is missing then is told.
-const START: Duration = Duration::from_secs(30);
+/// If the program is not ready this long after its start, the log says once what is missing. A start takes seconds.
+const WARN_AFTER: Duration = Duration::from_secs(30);
 
 /// The gates of readiness.
 pub(super) struct Gates {
@@ -43,7 +43,7 @@ impl Gates {
         let mut standings = shared.leadership.changes();
         let mut was_ready = None;
         let mut is_told = false;
-        let mut start = pin!(tokio::time::sleep(START));
+        let mut start = pin!(tokio::time::sleep(WARN_AFTER));
         loop {
             self.groups.set(shared.groups.fresh(shared.clock.now()).is_ok());
             self.nodes.set(shared.nodes.is_synced());

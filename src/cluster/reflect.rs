@@ -19,8 +19,8 @@ use crate::telemetry::{Outage, chain};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// ... up to this. Shorter than `kube`'s default of 30 s: a drain that does not see the last exit holds an instance.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A failure of a watch that had lasted for so long is the first of its row.
-const LASTS: Duration = Duration::from_secs(30);
+/// A watch that runs this long without a failure works: the pauses begin anew.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
 /// Where the events of a watch go.
 pub trait Sink<K> {
@@ -137,7 +137,7 @@ where
         let event = events.next().await?;
         let mut pause = None;
         if event.is_err() {
-            failures = if begun.elapsed() < LASTS { u32::saturating_add(failures, 1) } else { 1 };
+            failures = if begun.elapsed() < STABLE_AFTER { u32::saturating_add(failures, 1) } else { 1 };
             pause = Some(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE));
         }
         Some((event, (events, begin, begun, failures, pause)))

@@ -25,8 +25,8 @@ use crate::telemetry::{Outage, chain};
 /// Answers this recent are reused: a drain asks several times within seconds, and hooks rarely change.
 const FRESH: Duration = Duration::from_mins(1);
 
-/// A hold that is told to have begun at a moment has begun no later than so long after it.
-const HELD_BY_THEN: Duration = Duration::from_mins(5);
+/// A hold begins up to this long after the moment that is told as its beginning.
+const HOLD_BEGINS_WITHIN: Duration = Duration::from_mins(5);
 
 /// Failed look-ups after which a hook is presumed. Each has already retried for seconds.
 const PRESUMED_AFTER: u32 = 2;
@@ -452,12 +452,12 @@ impl Known {
     fn as_of(&self, hook: Hook, hold: Option<Hold>) -> Hook {
         let Some(Hold { since, timeout: noted }) = hold else { return hook };
         let noted = noted.map(possible);
-        if let Some(timeout) = noted.filter(|_| later(since, signed(HELD_BY_THEN)) <= self.first) {
+        if let Some(timeout) = noted.filter(|_| later(since, signed(HOLD_BEGINS_WITHIN)) <= self.first) {
             return hook.with_timeout(timeout);
         }
         let had: Vec<&Earlier> = self.earlier.iter().filter(|earlier| since <= earlier.gone).collect();
         // The first that was surely seen after the hold began is the last that it may have had then.
-        let last = had.iter().position(|earlier| later(since, signed(HELD_BY_THEN)) <= earlier.seen);
+        let last = had.iter().position(|earlier| later(since, signed(HOLD_BEGINS_WITHIN)) <= earlier.seen);
         let now = last.is_none().then_some(hook.heartbeat_timeout);
         let many = last.map_or(had.len(), |last| last + 1);
         match had.into_iter().take(many).map(|earlier| earlier.timeout).chain(now).chain(noted).min() {

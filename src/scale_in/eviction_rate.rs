@@ -15,11 +15,11 @@ use tokio::sync::Notify;
 use crate::clock::{later, signed};
 use crate::k8s::NodeName;
 
-/// What was not used of this time may be made up for: a worker wakes up to 20 ms after its moment.
-const MADE_UP: SignedDuration = SignedDuration::from_millis(100);
+/// How far behind its schedule the rate may be and still catch up: a worker wakes up to 20 ms after its moment.
+const CATCH_UP: SignedDuration = SignedDuration::from_millis(100);
 
-/// A node that does not use its turn for this long has lost it: its worker may have panicked.
-const UNUSED: SignedDuration = SignedDuration::from_secs(1);
+/// The first in the queue loses its place after this long without an eviction: its worker may have panicked.
+const PLACE_LOST_AFTER: SignedDuration = SignedDuration::from_secs(1);
 
 /// Upper limit of evictions under way. Each takes a connection of its own (`kube` speaks HTTP/1.1), and one of the 200 requests that
 /// change something which an API server does at once for all its clients by default (`--max-mutating-requests-inflight`).
@@ -88,7 +88,8 @@ impl EvictionRate {
             return Permit::Granted;
         }
         let unused_since = turns.first_since.max(turns.next);
-        if later(unused_since, UNUSED) < now && turns.waiting.front().is_some_and(|(first, _)| first != node)
+        if later(unused_since, PLACE_LOST_AFTER) < now
+            && turns.waiting.front().is_some_and(|(first, _)| first != node)
         {
             turns.waiting.pop_front();
             turns.first_since = now;
@@ -101,13 +102,13 @@ impl EvictionRate {
         }
         let is_first = turns.waiting.front().is_some_and(|(first, _)| first == node);
         if !is_first || is_full {
-            return Permit::Wait(later(turns.next.max(now), UNUSED));
+            return Permit::Wait(later(turns.next.max(now), PLACE_LOST_AFTER));
         }
         if turns.next > now {
             return Permit::Wait(turns.next);
         }
         if let Some(pause) = self.pause {
-            turns.next = later(turns.next.max(later(now, -MADE_UP)), pause);
+            turns.next = later(turns.next.max(later(now, -CATCH_UP)), pause);
         }
         turns.first_since = now;
         turns.waiting.rotate_left(1);

@@ -24,8 +24,9 @@ const SUCCESSOR_WAIT: SignedDuration = SignedDuration::from_secs(120);
 /// The node's pods are looked for again after this time while they are being listed.
 const LISTED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
-/// A DaemonSet pod that could not be asked to go as often in a row, for half a minute, cannot be asked.
-const TRIES: u32 = 5;
+/// After this many failed requests in a row (15 s, by the pauses between them) a DaemonSet pod counts as one that cannot be asked to go:
+/// its grace counts from the beginning of the phase.
+const UNASKABLE_AFTER: u32 = 5;
 
 /// Creation timestamps are of whole seconds, and a DaemonSet replaces a pod within milliseconds.
 const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
@@ -148,7 +149,7 @@ fn ask_daemons(
         // Its grace counts from when it is asked, which may be now; that of one that cannot be asked from the beginning. If the
         // kubelet does not answer, do not wait longer.
         let counts_from = asked_at.unwrap_or_else(|| match s.memory.tries(&task) {
-            Some(tries) if tries.failures >= TRIES => record.phase_since,
+            Some(tries) if tries.failures >= UNASKABLE_AFTER => record.phase_since,
             Some(tries) if tries.in_flight => tries.began.unwrap_or(s.now),
             _ => s.now,
         });

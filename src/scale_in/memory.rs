@@ -31,8 +31,9 @@ const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 /// none for hours are to cost the API server less than a `kubectl drain` of each.
 const BLOCKED_FOR_LONG: SignedDuration = SignedDuration::from_secs(30);
 
-/// Flow control lets through sooner than after as many tries.
-const BUSY_IN_A_ROW: u32 = 3;
+/// After this many answers 429 in a row that name no budget, it is a webhook that says so for ever: flow control lets a request in within
+/// fewer tries.
+const PUT_OFF_FOR_EVER_AFTER: u32 = 3;
 
 /// What failed this often in a row counts as lasting. An API server that has just started, or learned of a right, allows it a little later.
 pub(super) const LASTING_AFTER: u32 = 5;
@@ -40,14 +41,16 @@ pub(super) const LASTING_AFTER: u32 = 5;
 /// How far the wall clock and ours part between two readings. Terminations are further apart.
 const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_millis(100);
 
-/// As many writes of a Node that want the same may follow each other within [`AGAIN_WITHIN`]: others write it too.
-const SAME_WRITES: u32 = 3;
+/// From this many writes of a Node that want the same, one after the other, there is a pause after each. A few come too late, as others
+/// write the Node too.
+const PAUSE_FROM: u32 = 3;
 
-/// More of them are no chance: a busy API server's conflicts, and a limit that moves by a second, come to as many.
-const TELLING: u32 = 2 * SAME_WRITES;
+/// A warning tells of more of them than this: a busy API server's conflicts, and a limit that moves by a second, come to as many by
+/// coincidence.
+const WARN_ABOVE: u32 = 2 * PAUSE_FROM;
 
-/// A write of a Node that wants what the one before wanted is told from a later one by this time, and the pause before it.
-const AGAIN_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+/// Two writes that want the same count as one after the other if they end no further apart than this, plus the pause between them.
+const REPEATED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// Writes of a Node that want the same, one after the other: somebody undoes them, or they always come too late.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +66,7 @@ struct SameWrites {
 impl SameWrites {
     /// The pause after the last of them.
     fn pause(&self) -> SignedDuration {
-        match self.many.checked_sub(SAME_WRITES) {
+        match self.many.checked_sub(PAUSE_FROM) {
             None => SignedDuration::ZERO,
             Some(more) => signed(backoff(more + 1, Duration::from_secs(1), Duration::from_secs(30))),
         }
@@ -76,7 +79,7 @@ impl SameWrites {
     /// Takes in that the write under way was done, or came too late. One that was not answered, or refused, is no sign of anybody.
     fn end(&mut self, now: Timestamp) {
         let wanted = std::mem::take(&mut self.under_way);
-        let is_same = wanted == self.wanted && now < later(self.last, AGAIN_WITHIN + self.pause());
+        let is_same = wanted == self.wanted && now < later(self.last, REPEATED_WITHIN + self.pause());
         self.many = if is_same { self.many.saturating_add(1) } else { 1 };
         (self.wanted, self.last) = (wanted, now);
     }
@@ -273,7 +276,7 @@ impl Memory {
 
     /// Whether a pod was put off more often in a row than flow control does it.
     pub fn is_put_off_for_ever(&self, uid: &str) -> bool {
-        self.put_off.get(uid).is_some_and(|times| *times >= BUSY_IN_A_ROW)
+        self.put_off.get(uid).is_some_and(|times| *times >= PUT_OFF_FOR_EVER_AFTER)
     }
 
     /// Notes that a try begins.
@@ -440,7 +443,7 @@ impl Memory {
     /// Whether people are to be told that the writes of the Node want the same again and again, and are paced: once in a while.
     pub fn tells_of_same_writes(&mut self, now: Timestamp) -> bool {
         let is_due = self.told_of_same_writes.is_none_or(|at| at + ANNOUNCE_AGAIN_AFTER <= now);
-        let tells = is_due && self.same_writes.many > TELLING;
+        let tells = is_due && self.same_writes.many > WARN_ABOVE;
         if tells {
             self.told_of_same_writes = Some(now);
         }
@@ -463,7 +466,7 @@ impl Memory {
             Answer::Busy(pause, text) => {
                 let times = self.put_off.entry(uid.clone()).or_default();
                 *times += 1;
-                if *times < BUSY_IN_A_ROW {
+                if *times < PUT_OFF_FOR_EVER_AFTER {
                     // As long as it says. What is known of the pod beside that stands, but the room that we saw is taken.
                     if let Some(refusal) = self.refusals.get_mut(&uid) {
                         refusal.budgets = budgets;

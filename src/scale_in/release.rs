@@ -44,8 +44,8 @@ const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 /// Two moments no further apart are of one scheduled event: clocks are set by seconds meanwhile, and no machine has two events within a minute.
 const SAME_EVENT_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// Pods that the API server does not list for so long are told of.
-const UNLISTED: SignedDuration = SignedDuration::from_mins(1);
+/// A phase that has gone on for this long without a list of the node's pods publishes an Event. A list takes seconds.
+const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
 /// somebody ended the machine, its Node soon stops being Ready.
@@ -404,7 +404,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 /// Tells, after a while, that pods that cannot be listed hold the drain, or its release.
 pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let slow = record.phase_since + UNLISTED;
+    let slow = record.phase_since + ANNOUNCE_UNLISTED_AFTER;
     if slow > s.now {
         plan.wake(slow);
     } else {

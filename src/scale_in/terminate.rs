@@ -15,8 +15,8 @@ use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
 
-/// A lock that is given so soon was free.
-const AT_ONCE: Duration = Duration::from_secs(1);
+/// A lock that is obtained within this time was free: what was seen before still stands.
+const FREE_WITHIN: Duration = Duration::from_secs(1);
 
 /// An instance to be terminated.
 pub(super) struct Termination {
@@ -55,7 +55,7 @@ pub(super) async fn as_noted(
         let looked_at = shared.clock.now();
         let lock = shared.groups.shared_lock(&one.group).await;
         // What was seen before a wait is looked at again.
-        if !one.decrement || elapsed(looked_at, shared.clock.now()) <= AT_ONCE {
+        if !one.decrement || elapsed(looked_at, shared.clock.now()) <= FREE_WITHIN {
             break lock;
         }
     };

@@ -104,8 +104,8 @@ struct Watches {
     failed: Option<Instant>,
 }
 
-/// Watches that have not failed for so long work.
-const CALM: Duration = Duration::from_secs(30);
+/// Watches that run this long without a failure work: a failure after that begins another outage.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
 impl Watches {
     /// Watches the pods of exactly these nodes.
@@ -134,7 +134,7 @@ impl Watches {
                 Err(error) => {
                     pods.relisting.borrow_mut().insert(node.clone());
                     let failed = Instant::now();
-                    if self.failed.replace(failed).is_some_and(|before| before + CALM < failed) {
+                    if self.failed.replace(failed).is_some_and(|before| before + STABLE_AFTER < failed) {
                         // Nothing has changed since to tell that it works again.
                         self.outage.recovered();
                     }
