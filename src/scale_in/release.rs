@@ -135,30 +135,30 @@ fn is_bound_by_the_hook(s: &Situation<'_>, record: &Record) -> bool {
 /// or by hand.
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     let held = s.held_by().filter(|_| s.held.is_some() && is_bound_by_the_hook(s, record));
-    limit(s, record, held)
+    effective_limit(s, record, held)
 }
 
 /// The limit of a scale-in under way. One of ours counts anew where it passed while nobody led. One that somebody has brought closer
 /// may have passed already, or be too close, as one may that came soon after this process began to lead: it takes no pod its grace, and
 /// DaemonSet pods no flush.
-fn limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>) -> Option<Timestamp> {
-    let limit = deadline::limit(s.our_limit, record, held)?;
+fn effective_limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>) -> Option<Timestamp> {
+    let by_rules = deadline::limit(s.our_limit, record, held)?;
     // What is not believed, as a record with another limit in it, moves none.
     if s.memory.claims.not_believed().is_some() {
-        return Some(limit);
+        return Some(by_rules);
     }
     let had = record.release_by;
     // The run before knew since when AWS holds the instance.
     let inherited = s.memory.claims.inherited().filter(|at| *at > s.leads_since);
     let inherited = inherited.filter(|_| held.is_some_and(|held| held.span.at_the_latest));
-    let limit = inherited.map_or(limit, |inherited| inherited.min(limit));
-    let limit = if record.requested_at < s.leads_since && limit <= s.leads_since {
+    let inherited_limit = inherited.map_or(by_rules, |inherited| inherited.min(by_rules));
+    let limit = if record.requested_at < s.leads_since && inherited_limit <= s.leads_since {
         let anew = Record { requested_at: s.leads_since, ..record.clone() };
         let anew = deadline::limit(s.our_limit, &anew, held)?;
         // Leaders may follow each other: the first one's stands.
         had.filter(|had| *had > s.leads_since).map_or(anew, |had| had.min(anew))
     } else {
-        limit
+        inherited_limit
     };
     let soonest = s.released_at_the_soonest(record);
     let aws = deadline::limit(OurLimit::Never, record, held);
@@ -253,7 +253,7 @@ fn leave_by_hook(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record 
     if record.release == Release::CompleteHook || s.hook == HookState::Unknown {
         return record.clone();
     }
-    let release_by = limit(s, record, s.held_by());
+    let release_by = effective_limit(s, record, s.held_by());
     let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
     let held = with_timeout(s, held);
     s.patch(plan, s.with_record(&held), give_up_replacement(s, record).into_iter().collect());
@@ -496,18 +496,24 @@ fn is_told_and_in_a_state_unknown(s: &Situation<'_>, record: &Record, plan: &mut
     is_so
 }
 
+/// From when on AWS shows all that comes of a termination that was sent at `at`. One that another run has sent may still be on its way for as
+/// long as its signature lives, and one that AWS has acknowledged is not sent again before either, unless a second one does no harm
+/// (`is_repeatable`).
+fn settled_at(s: &Situation<'_>, at: Timestamp, is_repeatable: bool) -> Timestamp {
+    let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
+    let is_long = !is_repeatable && (is_anothers || s.memory.is_acknowledged);
+    later(at, if is_long { SENT_WITHIN + SIGNATURE_LIFE } else { TERMINATE_AGAIN_AFTER })
+}
+
 /// Whether AWS may be told now without the risk of telling it twice.
 fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     if is_told_and_in_a_state_unknown(s, record, plan) {
         return false;
     }
     if let Some(at) = told_at(s, record) {
-        let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
-        let is_repeatable = record.release != Release::TerminateAndDecrement;
-        let is_long = !is_repeatable && (is_anothers || s.memory.is_acknowledged);
-        let again = later(at, if is_long { SENT_WITHIN + SIGNATURE_LIFE } else { TERMINATE_AGAIN_AFTER });
-        if seen < again {
-            refresh_after(s, again, plan);
+        let settled = settled_at(s, at, record.release != Release::TerminateAndDecrement);
+        if seen < settled {
+            refresh_after(s, settled, plan);
             return false;
         }
     }
@@ -530,19 +536,11 @@ pub(super) fn may_still_end(s: &Situation<'_>, seen: Timestamp, plan: &mut Plan)
     let Some(at) = s.node.instance.as_ref().and_then(|instance| told_before(s, instance)) else {
         return false;
     };
-    let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
-    let shown = later(
-        at,
-        if is_anothers || s.memory.is_acknowledged {
-            SENT_WITHIN + SIGNATURE_LIFE
-        } else {
-            TERMINATE_AGAIN_AFTER
-        },
-    );
-    if seen < shown {
-        refresh_after(s, shown, plan);
+    let settled = settled_at(s, at, false);
+    if seen < settled {
+        refresh_after(s, settled, plan);
     }
-    seen < shown
+    seen < settled
 }
 
 /// The record that notes the termination, and the action. Decrements only for what the desired capacity counts: AWS
