@@ -123,8 +123,8 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
         anyhow::anyhow!(texts.join("\n"))
     })?;
     for problem in tls.untimely() {
-        if tls.is_for_advice() {
-            tracing::error!(error = %chain(&problem), "cluster-autoscaler cannot ask the expander until this file is replaced: its next expander chooses");
+        if tls.is_for_expander() {
+            tracing::error!(error = %chain(&problem), "cluster-autoscaler cannot ask the expander until this file is replaced: it uses its next expander");
         } else {
             tracing::error!(error = %chain(&problem), "cluster-autoscaler cannot connect until this file is replaced: drains and heartbeats go on");
         }
@@ -134,7 +134,8 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
 
 /// Runs the program until `stop`, then waits for calls under way.
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
-    let Outside { aws, cluster, clock, incoming, tls, expander: advice, admin, collector } = outside;
+    let Outside { aws, cluster, clock, incoming, tls, expander: expander_endpoint, admin, collector } =
+        outside;
     let (traces, exporter) = match collector.map(Traces::to) {
         Some((traces, exporter)) => (traces, Some(exporter)),
         None => (Traces::default(), None),
@@ -188,9 +189,9 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         let (choices, config_map) = (expander.choices(), config.templates_config_map.clone());
         tasks.until_stop("Events of the expander", publish(choices, Arc::clone(&shared), config_map));
     }
-    if let Some((incoming, tls)) = advice {
+    if let Some((incoming, tls)) = expander_endpoint {
         let (expander, refusals) = (Arc::clone(&expander), provider.refused_clients());
-        tasks.until_done("expander", advise(expander, incoming, tls, refusals, stop.clone()));
+        tasks.until_done("expander", serve_expander(expander, incoming, tls, refusals, stop.clone()));
     }
     tasks.until_done("gRPC server", serve_grpc(provider, expander, incoming, tls, stop.clone()));
     if let Some(exporter) = exporter {
@@ -280,7 +281,7 @@ async fn serve_grpc(
     Ok(provider::serve(provider, Some(expander), incoming, tls, stop.cancelled_owned()).await?)
 }
 
-async fn advise(
+async fn serve_expander(
     expander: Arc<Expander>,
     incoming: Incoming,
     tls: Tls,

@@ -128,7 +128,7 @@ enum FileLabel {
 impl FileLabel {
     fn of(tls: &Tls, file: TlsFile) -> Self {
         match file {
-            TlsFile::Cert | TlsFile::Key if tls.is_for_advice() => Self::expander_certificate,
+            TlsFile::Cert | TlsFile::Key if tls.is_for_expander() => Self::expander_certificate,
             TlsFile::Cert | TlsFile::Key => Self::certificate,
             TlsFile::ClientCa => Self::client_authority,
             TlsFile::ClientCrl => Self::client_revocation_list,

@@ -1,4 +1,4 @@
-//! The expander at an address of its own: TLS without a certificate of the client's, and nothing but advice.
+//! The expander at an address of its own: TLS without a certificate of the client's, and no other RPC.
 
 use std::fs;
 use std::path::Path;
@@ -77,7 +77,7 @@ async fn connect(dial: &Dial, peer: Peer, pem: &str) -> Channel {
     Endpoint::from_static("http://localhost").connect_with_connector(connector).await.expect("connected")
 }
 
-/// The program, which is asked for advice alone.
+/// The program, of which only the expander is asked.
 struct Advised {
     dial: Dial,
     pem: String,

@@ -1,5 +1,5 @@
-//! TLS: the server's certificate, and but for the expander's address (advice, from clients that show none) the client authorities and their
-//! revocation lists, reread when their files change.
+//! TLS: the server's certificate and, except for the expander (its clients show none), the client authorities and their revocation
+//! lists, reread when their files change.
 //!
 //! Invariants: where there is an authority, only clients with a certificate of the client authority that has an allowed name and is not
 //! revoked get past the handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes
@@ -38,7 +38,7 @@ pub struct TlsOptions {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Authorities whose client certificates are accepted; `None`: clients show none, which is for advice alone.
+    /// Authorities whose client certificates are accepted; `None`: clients show none, which is for the expander alone.
     pub client_ca: Option<PathBuf>,
     /// Revocation lists: if given, one for each authority.
     pub client_crl: Option<PathBuf>,
@@ -219,13 +219,13 @@ impl Tls {
     }
 
     /// Whether clients show no certificate: those of the expander.
-    pub fn is_for_advice(&self) -> bool {
+    pub fn is_for_expander(&self) -> bool {
         self.options.client_ca.is_none()
     }
 
     /// Whether every client that the authorities have signed is let in.
     pub(super) fn is_for_all_names(&self) -> bool {
-        !self.is_for_advice() && self.options.allowed_clients.is_empty()
+        !self.is_for_expander() && self.options.allowed_clients.is_empty()
     }
 
     /// The configuration for a new connection, from the files as they are now.
