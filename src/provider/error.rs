@@ -96,9 +96,9 @@ pub enum RpcError {
     /// No template has been computed so far, and nodes of the group are to come.
     #[error("group {0} has no template yet")]
     NoTemplateYet(String),
-    /// The RPC is not implemented.
+    /// A price was asked for and `--prices` is off.
     #[error("prices are not implemented: --prices is off")]
-    Unpriced,
+    PricesOff,
     /// A node has no instance type, and none of our groups.
     #[error("node {:?} has neither an instance type whose price is known nor a group", excerpt(.0))]
     NoPrice(String),
@@ -150,7 +150,7 @@ impl RpcError {
             | Self::Intent(_) => Code::Unavailable,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::Unfinished { failed, .. } => common_code(failed),
-            Self::Unpriced | Self::NoTemplateYet(_) => Code::Unimplemented,
+            Self::PricesOff | Self::NoTemplateYet(_) => Code::Unimplemented,
         }
     }
 }
@@ -242,7 +242,7 @@ mod tests {
             (unfinished(vec![below_min().into()]), Code::FailedPrecondition),
             (unfinished(vec![below_min().into(), timed_out()]), Code::Unavailable),
             (RpcError::NoTemplateYet("g".into()), Code::Unimplemented),
-            (RpcError::Unpriced, Code::Unimplemented),
+            (RpcError::PricesOff, Code::Unimplemented),
         ];
         for (error, code) in table {
             assert_eq!(error.code(), code, "{error:?}");

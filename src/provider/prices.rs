@@ -9,7 +9,7 @@ use crate::prices::{PricedNode, Prices, node};
 
 impl Provider {
     fn prices(&self) -> Result<&Prices, RpcError> {
-        self.prices.as_deref().ok_or(RpcError::Unpriced)
+        self.prices.as_deref().ok_or(RpcError::PricesOff)
     }
 
     /// What a node costs in a period.

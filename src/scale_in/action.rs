@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::events::NodeEvent;
+use super::events::ScaleInEvent;
 use super::waiting::Waiting;
 use crate::aws::Hook;
 use crate::cluster::{BudgetSeen, DrainState, PodName};
@@ -99,10 +99,10 @@ pub enum Action {
         /// EC2 instance id.
         instance: InstanceId,
         /// The Event.
-        event: NodeEvent,
+        event: ScaleInEvent,
     },
     /// Publish an Event on the Node.
-    Announce(NodeEvent),
+    Announce(ScaleInEvent),
     /// Publish an Event on a pod that was asked to go.
     AnnouncePod {
         /// The pod.
@@ -110,7 +110,7 @@ pub enum Action {
         /// Its UID.
         uid: String,
         /// The Event.
-        event: NodeEvent,
+        event: ScaleInEvent,
     },
 }
 
@@ -141,7 +141,7 @@ impl Plan {
     }
 
     /// Why the plan takes the record off, in the words of its Event.
-    pub(super) fn calls_off(&self) -> Option<&NodeEvent> {
+    pub(super) fn calls_off(&self) -> Option<&ScaleInEvent> {
         self.actions.iter().find_map(|action| {
             let Action::PatchNode { then, .. } = action else { return None };
             then.iter().find_map(|action| match action {

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::{Action, Plan};
 use super::class::{Class, is_patient, patient_until};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
-use super::events::NodeEvent;
+use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
 use super::memory::{Obstacle, Task};
 use super::record::{Phase, Record};
@@ -362,7 +362,7 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, pods: &[Classified<'_>]
     let named = |is: &dyn Fn(&PodView, Class) -> bool| -> Vec<PodName> {
         pods.iter().filter(|(pod, class)| is(pod, *class)).map(|(pod, _)| pod.name.clone()).collect()
     };
-    let mut tell = |pods: Vec<PodName>, event: fn(&[PodName]) -> NodeEvent| {
+    let mut tell = |pods: Vec<PodName>, event: fn(&[PodName]) -> ScaleInEvent| {
         if !pods.is_empty() {
             s.announce(plan, event(&pods));
         }

@@ -18,10 +18,10 @@ use crate::cluster::{Cordon, PodName};
 /// What lasts longer than this is announced again.
 pub const ANNOUNCE_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// An Event on the Node, or on a pod of it.
+/// An Event about a scale-in: on the Node, or on a pod of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeEvent {
-    /// What it is about: not repeated within [`ANNOUNCE_AGAIN_AFTER`].
+pub struct ScaleInEvent {
+    /// What it tells: an Event on a Node is not repeated under the same topic within [`ANNOUNCE_AGAIN_AFTER`]. Unused on pods.
     pub topic: String,
     /// The Event's reason.
     pub reason: Reason,
@@ -187,12 +187,12 @@ impl Reason {
     }
 }
 
-fn normal(reason: Reason, topic: impl Into<String>, note: String) -> NodeEvent {
-    NodeEvent { topic: topic.into(), reason, note, warning: false }
+fn normal(reason: Reason, topic: impl Into<String>, note: String) -> ScaleInEvent {
+    ScaleInEvent { topic: topic.into(), reason, note, warning: false }
 }
 
-fn warning(reason: Reason, topic: impl Into<String>, note: String) -> NodeEvent {
-    NodeEvent { topic: topic.into(), reason, note, warning: true }
+fn warning(reason: Reason, topic: impl Into<String>, note: String) -> ScaleInEvent {
+    ScaleInEvent { topic: topic.into(), reason, note, warning: true }
 }
 
 /// A scale-in begins. `until`: when the instance must have been released, by the wall clock.
@@ -202,7 +202,7 @@ pub(super) fn draining(
     instance: &str,
     until: Option<Timestamp>,
     is_unlimited: bool,
-) -> NodeEvent {
+) -> ScaleInEvent {
     let limit = match until {
         Some(until) => format!(", until {until:.0}"),
         None if is_unlimited => ", without a time limit".to_owned(),
@@ -213,46 +213,46 @@ pub(super) fn draining(
 }
 
 /// A workload has come to a node that had none left.
-pub(super) fn draining_again() -> NodeEvent {
+pub(super) fn draining_again() -> ScaleInEvent {
     let note = "a workload pod has come to the node: it leaves first".to_owned();
     normal(Reason::Draining, "draining", note)
 }
 
 /// The last workload has exited.
-pub(super) fn flushing(flush: Duration) -> NodeEvent {
+pub(super) fn flushing(flush: Duration) -> ScaleInEvent {
     let seconds = flush.as_secs();
     let note = format!("the last workload has exited: DaemonSet pods have at least {seconds} s to finish");
     normal(Reason::Flushing, "flushing", note)
 }
 
 /// The deadline has come with so many workloads left.
-pub(super) fn flushing_with_workloads_left(left: usize, flush: Duration) -> NodeEvent {
+pub(super) fn flushing_with_workloads_left(left: usize, flush: Duration) -> ScaleInEvent {
     let (pods, seconds) = (pods(left, "workload pod"), flush.as_secs());
     let note = format!("time is up with {pods} left: DaemonSet pods have at least {seconds} s to finish");
     normal(Reason::Flushing, "flushing", note)
 }
 
 /// No workload is left, and nothing runs on the node.
-pub(super) fn flushing_dead() -> NodeEvent {
+pub(super) fn flushing_dead() -> ScaleInEvent {
     let note = "no workload is left, and the node is dead: there is nobody to give time to flush".to_owned();
     normal(Reason::Flushing, "flushing", note)
 }
 
 /// DaemonSet pods have had their time. `volumes`: so many are still attached.
-pub(super) fn releasing(instance: &str, volumes: usize) -> NodeEvent {
+pub(super) fn releasing(instance: &str, volumes: usize) -> ScaleInEvent {
     let volumes = if volumes > 0 { format!(", {volumes} volumes still attached") } else { String::new() };
     let note = format!("DaemonSet pods have had their time{volumes}: instance {} is released", id(instance));
     normal(Reason::Releasing, "releasing", note)
 }
 
 /// Nothing runs on the node that could flush.
-pub(super) fn releasing_dead(instance: &str) -> NodeEvent {
+pub(super) fn releasing_dead(instance: &str) -> ScaleInEvent {
     let note = format!("the node is dead: instance {} is released", id(instance));
     normal(Reason::Releasing, "releasing", note)
 }
 
 /// The instance has left its group.
-pub(super) fn released(instance: &str, group: &str) -> NodeEvent {
+pub(super) fn released(instance: &str, group: &str) -> ScaleInEvent {
     let note = format!(
         "instance {} has left group {}; the Node goes when the cloud controller has seen it terminated",
         id(instance),
@@ -262,7 +262,7 @@ pub(super) fn released(instance: &str, group: &str) -> NodeEvent {
 }
 
 /// The Node of an instance that is gone was deleted by us.
-pub(super) fn node_deleted(instance: &str, after: Duration) -> NodeEvent {
+pub(super) fn node_deleted(instance: &str, after: Duration) -> ScaleInEvent {
     let seconds = after.as_secs();
     let note = format!(
         "instance {} has been gone for {seconds} s and nobody else has deleted its Node: deleted",
@@ -272,7 +272,7 @@ pub(super) fn node_deleted(instance: &str, after: Duration) -> NodeEvent {
 }
 
 /// A disruption budget has no room for a pod, and as many more. `budget`: its name, or several; empty if nobody knows.
-pub(super) fn blocked(pod: &PodName, more: usize, budget: &str, words: &str) -> NodeEvent {
+pub(super) fn blocked(pod: &PodName, more: usize, budget: &str, words: &str) -> ScaleInEvent {
     let more = if more > 0 { format!(" (and {})", pods(more, "more pod")) } else { String::new() };
     let budgets = if budget.is_empty() {
         "a disruption budget".to_owned()
@@ -285,7 +285,7 @@ pub(super) fn blocked(pod: &PodName, more: usize, budget: &str, words: &str) -> 
 }
 
 /// The API server refuses to evict a pod, and no budget is the reason.
-pub(super) fn eviction_refused(pod: &PodName, words: &str) -> NodeEvent {
+pub(super) fn eviction_refused(pod: &PodName, words: &str) -> ScaleInEvent {
     let note = format!(
         "pod {} cannot be evicted, which is tried again; the API server says {}",
         cut_pod(pod),
@@ -295,14 +295,14 @@ pub(super) fn eviction_refused(pod: &PodName, words: &str) -> NodeEvent {
 }
 
 /// The phase has taken a minute. Not empty.
-pub(super) fn waiting(waiting: &[Waiting]) -> NodeEvent {
+pub(super) fn waiting(waiting: &[Waiting]) -> ScaleInEvent {
     let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, one.why.in_words()));
     let note = format!("waiting for {}: {}", pods(waiting.len(), "pod"), list(entries));
     normal(Reason::Waiting, "waiting", note)
 }
 
 /// Only load balancers hold the release, until then at most. `groups`: their target groups; none if AWS does not say.
-pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> NodeEvent {
+pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> ScaleInEvent {
     let what = match groups {
         [] => "AWS does not say whether load balancers still send connections to the instance".to_owned(),
         groups => {
@@ -316,14 +316,14 @@ pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> N
 }
 
 /// The API server does not list the node's pods, be it at all or anew since the watch of them broke.
-pub(super) fn waiting_for_a_list() -> NodeEvent {
+pub(super) fn waiting_for_a_list() -> ScaleInEvent {
     let note = "the API server does not list the node's pods: who is on the node is not known, nobody else is asked to leave, and nothing \
                 is released before its time is up";
     normal(Reason::Waiting, "pods unlisted", note.to_owned())
 }
 
 /// The API server refuses to have the Node written, in these words.
-pub(super) fn not_written(words: &str) -> NodeEvent {
+pub(super) fn not_written(words: &str) -> ScaleInEvent {
     let note = format!(
         "the Node cannot be written, and what is to be done with it waits for that; tried again. The API server says: {}",
         quoted(words, WORDS)
@@ -332,7 +332,7 @@ pub(super) fn not_written(words: &str) -> NodeEvent {
 }
 
 /// All that ebbtide does is done, and another's hook holds the instance.
-pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> NodeEvent {
+pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> ScaleInEvent {
     let note = format!(
         "what ebbtide had to do is done; another's lifecycle hook on group {} holds instance {} until its owner completes it, or it \
          times out",
@@ -343,7 +343,7 @@ pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> NodeEven
 }
 
 /// The drain has taken longer than our limit, at which nothing is deleted. Not empty.
-pub(super) fn over_time(waiting: &[Waiting]) -> NodeEvent {
+pub(super) fn over_time(waiting: &[Waiting]) -> ScaleInEvent {
     let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, one.why.in_words()));
     let note = format!(
         "the drain has taken longer than --drain-timeout (or the group's tag ebbtide/drain-timeout) allows; nothing is deleted (--on-deadline=wait), and it goes on to wait \
@@ -374,7 +374,7 @@ impl WaitReason {
 }
 
 /// The node confirms no exit, and these pods' grace is long over.
-pub(super) fn pods_given_up(pods: &[PodName]) -> NodeEvent {
+pub(super) fn pods_given_up(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
         "the node confirms no exit; more than a minute after their grace these pods count as gone: {}",
         list(pods.iter().map(PodName::to_string))
@@ -383,7 +383,7 @@ pub(super) fn pods_given_up(pods: &[PodName]) -> NodeEvent {
 }
 
 /// These pods come back to the cordoned node.
-pub(super) fn pods_returned(pods: &[PodName]) -> NodeEvent {
+pub(super) fn pods_returned(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
         "these pods tolerate the cordon, or are bound to the node by name, and have come back after an eviction; \
          they are not waited for: {}",
@@ -393,7 +393,7 @@ pub(super) fn pods_returned(pods: &[PodName]) -> NodeEvent {
 }
 
 /// These pods asked not to be disturbed, and their machine counts as lost.
-pub(super) fn patience_ends_with_the_machine(pods: &[PodName]) -> NodeEvent {
+pub(super) fn patience_ends_with_the_machine(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
         "these pods asked not to be disturbed; nothing has been heard of their machine for five minutes, and they are evicted: {}",
         list(pods.iter().map(PodName::to_string))
@@ -402,7 +402,7 @@ pub(super) fn patience_ends_with_the_machine(pods: &[PodName]) -> NodeEvent {
 }
 
 /// These pods asked not to be disturbed, for longer than `--patience`.
-pub(super) fn patience_over(pods: &[PodName]) -> NodeEvent {
+pub(super) fn patience_over(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
         "these pods asked not to be disturbed; the time to wait for them (--patience) is over, and they are evicted: {}",
         list(pods.iter().map(PodName::to_string))
@@ -411,7 +411,7 @@ pub(super) fn patience_over(pods: &[PodName]) -> NodeEvent {
 }
 
 /// These pods ask for a place in the order of drains that is no number.
-pub(super) fn order_ignored(pods: &[PodName]) -> NodeEvent {
+pub(super) fn order_ignored(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
         "annotation ebbtide/drain-order of these pods is no whole number and does not count: {}",
         list(pods.iter().map(PodName::to_string))
@@ -420,7 +420,7 @@ pub(super) fn order_ignored(pods: &[PodName]) -> NodeEvent {
 }
 
 /// A person's request, or maintenance that is far away, waits: so many others are `under_way` in the group, and so many come `before` it.
-pub(super) fn queued(group: &str, under_way: usize, before: usize) -> NodeEvent {
+pub(super) fn queued(group: &str, under_way: usize, before: usize) -> ScaleInEvent {
     let note = format!(
         "{under_way} scale-ins for people or for maintenance are under way in group {} or not replaced yet, which is as many as \
          --max-operator-scale-ins allows, and {before} are to come before this one; it waits for its turn",
@@ -430,7 +430,7 @@ pub(super) fn queued(group: &str, under_way: usize, before: usize) -> NodeEvent 
 }
 
 /// AWS does not let the instance go.
-pub(super) fn release_refused(instance: &str, words: &str) -> NodeEvent {
+pub(super) fn release_refused(instance: &str, words: &str) -> ScaleInEvent {
     let note = format!(
         "AWS does not release instance {}, which is tried again; it says {}",
         id(instance),
@@ -440,7 +440,7 @@ pub(super) fn release_refused(instance: &str, words: &str) -> NodeEvent {
 }
 
 /// AWS was told to terminate the instance, and shows it in a state of which nobody knows whether it has.
-pub(super) fn state_unknown(instance: &str) -> NodeEvent {
+pub(super) fn state_unknown(instance: &str) -> ScaleInEvent {
     let note = format!(
         "AWS was told to terminate instance {} and shows it in a state that this version does not know: it is not told again",
         id(instance)
@@ -449,7 +449,7 @@ pub(super) fn state_unknown(instance: &str) -> NodeEvent {
 }
 
 /// Our hook is over in mid-drain.
-pub(super) fn hook_over(hook: &str, group: &str, instance: &str, phase: Phase) -> NodeEvent {
+pub(super) fn hook_over(hook: &str, group: &str, instance: &str, phase: Phase) -> ScaleInEvent {
     let note = format!(
         "lifecycle hook {} of group {} is over for instance {} in phase {phase}: somebody else has completed it, or it has \
          timed out. The machine shuts down, and what runs on it is cut off",
@@ -461,7 +461,7 @@ pub(super) fn hook_over(hook: &str, group: &str, instance: &str, phase: Phase) -
 }
 
 /// The group ends an instance with so many workload pods on its Node, and has no hook that would hold it.
-pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> NodeEvent {
+pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> ScaleInEvent {
     let note = format!(
         "group {} ends instance {} and has no lifecycle hook: nobody drains its {}. With ebbtide's hook on the group they would \
          leave first",
@@ -473,7 +473,7 @@ pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> NodeEve
 }
 
 /// The same where another's hook holds it.
-pub(super) fn held_by_another(group: &str, instance: &str) -> NodeEvent {
+pub(super) fn held_by_another(group: &str, instance: &str) -> ScaleInEvent {
     let note = format!(
         "group {} ends instance {}, which only another's lifecycle hook holds: its owner drains the node, ebbtide does not",
         name(group),
@@ -483,7 +483,7 @@ pub(super) fn held_by_another(group: &str, instance: &str) -> NodeEvent {
 }
 
 /// Other Nodes name the instance as well.
-pub(super) fn several_nodes(instance: &str, others: impl ExactSizeIterator<Item = String>) -> NodeEvent {
+pub(super) fn several_nodes(instance: &str, others: impl ExactSizeIterator<Item = String>) -> ScaleInEvent {
     let note = format!(
         "other Nodes name instance {} as well: {}. Which of them it is cannot be told: pods on all of them leave before it \
          goes. Delete those that are not the machine's",
@@ -494,7 +494,7 @@ pub(super) fn several_nodes(instance: &str, others: impl ExactSizeIterator<Item 
 }
 
 /// AWS refuses to shrink the group.
-pub(super) fn cancelled_at_minimum(group: &str, instance: &str) -> NodeEvent {
+pub(super) fn cancelled_at_minimum(group: &str, instance: &str) -> ScaleInEvent {
     let note = format!(
         "group {} is at its minimum size: AWS refuses to terminate {} with a decrement. The node is back in service; annotate \
          it with ebbtide/scale-in=replace to have it replaced",
@@ -505,7 +505,7 @@ pub(super) fn cancelled_at_minimum(group: &str, instance: &str) -> NodeEvent {
 }
 
 /// Somebody has detached the instance, or this run does not read its group.
-pub(super) fn cancelled_by_detaching(group: &str, instance: &str) -> NodeEvent {
+pub(super) fn cancelled_by_detaching(group: &str, instance: &str) -> ScaleInEvent {
     let note = format!(
         "instance {} is no longer in group {}, or that is selected no more: the node is back in service",
         id(instance),
@@ -515,13 +515,13 @@ pub(super) fn cancelled_by_detaching(group: &str, instance: &str) -> NodeEvent {
 }
 
 /// Somebody has taken the annotation off.
-pub(super) fn cancelled_by_a_person() -> NodeEvent {
+pub(super) fn cancelled_by_a_person() -> ScaleInEvent {
     let note = "the record in annotation ebbtide/scale-in is gone: the node is back in service".to_owned();
     normal(Reason::Cancelled, CANCELLED, note)
 }
 
 /// Somebody has changed the annotation or taken it off too late.
-pub(super) fn goes_on(instance: &str) -> NodeEvent {
+pub(super) fn goes_on(instance: &str) -> ScaleInEvent {
     let note = format!(
         "the record in annotation ebbtide/scale-in is gone, but AWS has been told to end instance {}: the scale-in goes on",
         id(instance)
@@ -530,7 +530,7 @@ pub(super) fn goes_on(instance: &str) -> NodeEvent {
 }
 
 /// New pods are kept away because of a notice.
-pub(super) fn cordoned(cordon: &Cordon) -> NodeEvent {
+pub(super) fn cordoned(cordon: &Cordon) -> ScaleInEvent {
     let (cause, until) = (cordon.cause(), cordon.until());
     normal(
         Reason::Cordoned,
@@ -540,25 +540,25 @@ pub(super) fn cordoned(cordon: &Cordon) -> NodeEvent {
 }
 
 /// The notice has lapsed or was called off, and the instance lives.
-pub(super) fn uncordoned(cause: Cause) -> NodeEvent {
+pub(super) fn uncordoned(cause: Cause) -> ScaleInEvent {
     normal(Reason::Uncordoned, "uncordoned", format!("cause {cause} has lapsed: the node is open again"))
 }
 
 /// A person has opened a node that was closed because of a notice.
-pub(super) fn opened_by_a_person(cause: Cause) -> NodeEvent {
+pub(super) fn opened_by_a_person(cause: Cause) -> ScaleInEvent {
     let note = format!("somebody has uncordoned the node, which was closed by cause {cause}: it stays open");
     normal(Reason::Uncordoned, "uncordoned", note)
 }
 
 /// The group has the instance in service again.
-pub(super) fn back_in_service(group: &str, instance: &str) -> NodeEvent {
+pub(super) fn back_in_service(group: &str, instance: &str) -> ScaleInEvent {
     let note =
         format!("group {} has instance {} in service again, and so is the node", name(group), id(instance));
     normal(Reason::Returned, "back", note)
 }
 
 /// The group has the instance in service again, and its kubelet does not come back.
-pub(super) fn back_but_not_ready(group: &str, instance: &str) -> NodeEvent {
+pub(super) fn back_but_not_ready(group: &str, instance: &str) -> ScaleInEvent {
     let note = format!(
         "group {} has instance {} in service again, but its Node is not Ready after a quarter of an hour: it is no node that leaves any \
          more, and cluster-autoscaler may remove it",
@@ -569,7 +569,7 @@ pub(super) fn back_but_not_ready(group: &str, instance: &str) -> NodeEvent {
 }
 
 /// Another machine's kubelet has the Node now.
-pub(super) fn adopted(instance: &str) -> NodeEvent {
+pub(super) fn adopted(instance: &str) -> ScaleInEvent {
     let instance = id(instance);
     let note = format!(
         "instance {instance} has left its group, and its Node has become Ready again: the kubelet of another machine has its \
@@ -580,13 +580,13 @@ pub(super) fn adopted(instance: &str) -> NodeEvent {
 }
 
 /// A person wants a node scaled in that is none of ours.
-pub(super) fn not_ours() -> NodeEvent {
+pub(super) fn not_ours() -> ScaleInEvent {
     let note = "the node's instance is in none of the node groups that this ebbtide runs".to_owned();
     warning(Reason::NotPossible, "foreign", note)
 }
 
 /// A person wants a node gone for good of a group that cannot shrink.
-pub(super) fn cannot_shrink(group: &str) -> NodeEvent {
+pub(super) fn cannot_shrink(group: &str) -> ScaleInEvent {
     let note = format!(
         "group {} is at its minimum size or does not terminate instances at present; annotate the node with \
          ebbtide/scale-in=replace to have it replaced",
@@ -596,7 +596,7 @@ pub(super) fn cannot_shrink(group: &str) -> NodeEvent {
 }
 
 /// The annotation's text means nothing.
-pub(super) fn not_understood(text: &str) -> NodeEvent {
+pub(super) fn not_understood(text: &str) -> ScaleInEvent {
     let note = format!(
         "annotation ebbtide/scale-in is {}, which means nothing. Write \"now\" to have the node drained and released, \
          \"replace\" to have it replaced as well; take the annotation off to cancel",
@@ -606,7 +606,7 @@ pub(super) fn not_understood(text: &str) -> NodeEvent {
 }
 
 /// Somebody else has written a record that is further than its scale-in.
-pub(super) fn not_believed(phase: Phase) -> NodeEvent {
+pub(super) fn not_believed(phase: Phase) -> ScaleInEvent {
     let note = format!(
         "somebody other than ebbtide has written annotation ebbtide/scale-in, with phase {phase}: the scale-in starts from the \
          beginning. Take the annotation off to cancel"
@@ -615,7 +615,7 @@ pub(super) fn not_believed(phase: Phase) -> NodeEvent {
 }
 
 /// A worker panicked with these words.
-pub(super) fn failed(words: &str, pause: Duration) -> NodeEvent {
+pub(super) fn failed(words: &str, pause: Duration) -> ScaleInEvent {
     let note = format!(
         "a defect of ebbtide stopped its work on this node, which it takes up again in {} s; please report it: {}",
         pause.as_secs(),
@@ -625,13 +625,13 @@ pub(super) fn failed(words: &str, pause: Duration) -> NodeEvent {
 }
 
 /// On a pod: it was evicted.
-pub(super) fn pod_evicted(node: &str, cause: Cause) -> NodeEvent {
+pub(super) fn pod_evicted(node: &str, cause: Cause) -> ScaleInEvent {
     let text = format!("node {} is scaled in (cause {cause}): the pod was evicted", cut(node, 253));
     normal(Reason::Evicted, "pod", text)
 }
 
 /// On a DaemonSet's pod that wants to be asked: it was.
-pub(super) fn daemon_pod_asked(node: &str, cause: Cause) -> NodeEvent {
+pub(super) fn daemon_pod_asked(node: &str, cause: Cause) -> ScaleInEvent {
     let text = format!(
         "node {} is scaled in (cause {cause}), and its last workload has exited: the pod was asked to go, as it wants to be",
         cut(node, 253)
@@ -640,7 +640,7 @@ pub(super) fn daemon_pod_asked(node: &str, cause: Cause) -> NodeEvent {
 }
 
 /// On a pod: it was deleted because time is up.
-pub(super) fn pod_deleted(node: &str, cause: Cause) -> NodeEvent {
+pub(super) fn pod_deleted(node: &str, cause: Cause) -> ScaleInEvent {
     let text = format!(
         "node {} is scaled in (cause {cause}), and the pod's time there is over: it was deleted, whatever budgets say",
         cut(node, 253)

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::action::Action;
 use super::context::Shared;
-use super::events::NodeEvent;
+use super::events::ScaleInEvent;
 use super::outcome::{Outcome, Removal};
 use super::terminate::{self, Termination};
 use crate::aws::Operation;
@@ -118,7 +118,7 @@ async fn delete_node(
     shared: Arc<Shared>,
     node: Arc<NodeView>,
     instance: InstanceId,
-    event: NodeEvent,
+    event: ScaleInEvent,
 ) -> Outcome {
     if !is_deletable(&shared, &node, &instance).await {
         return Outcome::NodeDeleted { overtaken: false };
@@ -211,8 +211,8 @@ async fn delete(
     Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner }
 }
 
-pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: NodeEvent) -> Outcome {
-    let NodeEvent { reason, note, warning, .. } = event;
+pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: ScaleInEvent) -> Outcome {
+    let ScaleInEvent { reason, note, warning, .. } = event;
     let reason = reason.as_str();
     tracing::info!(node = node.name.as_str(), reason, note, "Event on the Node");
     let now = shared.clock.wall();
@@ -226,8 +226,8 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: No
 }
 
 /// For people only: tried once, and told rarely if it does not work, as where the right to it was left out.
-async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: NodeEvent) -> Outcome {
-    let NodeEvent { reason, note, warning, .. } = event;
+async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: ScaleInEvent) -> Outcome {
+    let ScaleInEvent { reason, note, warning, .. } = event;
     let now = shared.clock.wall();
     let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now).await;
     let outage = &mut shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner).outage;

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
 use super::deadline::{self, HeldBy};
-use super::events::NodeEvent;
+use super::events::ScaleInEvent;
 use super::membership::Membership;
 use super::memory::{LASTING_AFTER, Task};
 use super::notices::{self, Expected};
@@ -264,7 +264,7 @@ fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 }
 
 /// Puts the node back into service and announces why.
-fn take_off(s: &Situation<'_>, plan: &mut Plan, why: NodeEvent) {
+fn take_off(s: &Situation<'_>, plan: &mut Plan, why: ScaleInEvent) {
     s.patch(plan, s.take_off(), vec![Action::Announce(why)]);
 }
 
@@ -443,7 +443,7 @@ fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut
 }
 
 /// Tells that a drain begins, and its limit if that is known.
-fn draining(s: &Situation<'_>, record: &Record) -> NodeEvent {
+fn draining(s: &Situation<'_>, record: &Record) -> ScaleInEvent {
     let until = release::expected_limit(s, record).map(|by| s.theirs(by));
     let is_unlimited = s.hook != HookState::Unknown && record.release != Release::CompleteHook;
     events::draining(record.cause, &record.instance, until, is_unlimited)

@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
 use super::deadline::{HeldBy, MARGIN, OurLimit, SAME_WITHIN, limited};
-use super::events::NodeEvent;
+use super::events::ScaleInEvent;
 use super::membership::Membership;
 use super::memory::Task;
 use super::record::{Phase, Record, Release};
@@ -352,7 +352,7 @@ pub(super) fn go_back_for_workloads(s: &Situation<'_>, record: &Record, plan: &m
 }
 
 /// Begins the release. If that means terminating the instance, the same write notes it.
-pub(super) fn begin(s: &Situation<'_>, record: &Record, event: NodeEvent, plan: &mut Plan) {
+pub(super) fn begin(s: &Situation<'_>, record: &Record, event: ScaleInEvent, plan: &mut Plan) {
     let record = record.entering(Phase::Releasing, s.now);
     let Membership::In { group, lifecycle, seen } = &s.instance else {
         return s.enter_and(plan, &record, event, None);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::action::{Action, Plan};
 use super::class::{Circumstances, Class, classify};
 use super::deadline::{self, HeldBy, OurLimit};
-use super::events::{ANNOUNCE_AGAIN_AFTER, NodeEvent};
+use super::events::{ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
 use super::eviction_rate::Permit;
 use super::held_since::Span;
 use super::load_balancers::Targets;
@@ -179,7 +179,7 @@ impl Situation<'_> {
     }
 
     /// Plans an Event unless it was published a short while ago.
-    pub(super) fn announce(&self, plan: &mut Plan, event: NodeEvent) {
+    pub(super) fn announce(&self, plan: &mut Plan, event: ScaleInEvent) {
         match self.memory.announced.get(&event.topic) {
             Some(at) if *at + ANNOUNCE_AGAIN_AFTER > self.now => plan.wake(*at + ANNOUNCE_AGAIN_AFTER),
             _ => plan.actions.push(Action::Announce(event)),
@@ -339,12 +339,18 @@ impl Situation<'_> {
     }
 
     /// Writes the record with its next phase, and an Event.
-    pub(super) fn enter(&self, plan: &mut Plan, record: &Record, phase: Phase, event: NodeEvent) {
+    pub(super) fn enter(&self, plan: &mut Plan, record: &Record, phase: Phase, event: ScaleInEvent) {
         self.enter_and(plan, &record.entering(phase, self.now), event, None);
     }
 
     /// Writes a record whose phase is new, with an Event and `more`.
-    pub(super) fn enter_and(&self, plan: &mut Plan, record: &Record, event: NodeEvent, more: Option<Action>) {
+    pub(super) fn enter_and(
+        &self,
+        plan: &mut Plan,
+        record: &Record,
+        event: ScaleInEvent,
+        more: Option<Action>,
+    ) {
         let then = more.into_iter().chain([Action::Announce(event)]).collect();
         self.patch(plan, self.with_record(record), then);
     }

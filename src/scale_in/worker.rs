@@ -25,7 +25,7 @@ use super::context::{
     twins_of,
 };
 use super::deadline::OurLimit;
-use super::events::{NodeEvent, Reason};
+use super::events::{Reason, ScaleInEvent};
 use super::eviction_rate::Permit;
 use super::history::{Ended, Ending};
 use super::membership::Membership;
@@ -548,7 +548,7 @@ impl Worker {
         if let Some(dry_run) = &self.shared.dry_run {
             tell_in_words(dry_run, &self.name, &action);
         }
-        if let Action::Announce(NodeEvent { reason: Reason::NotHeld, warning: true, .. }) = &action {
+        if let Action::Announce(ScaleInEvent { reason: Reason::NotHeld, warning: true, .. }) = &action {
             self.shared.metrics.undrained();
         }
         self.memory.note_begun(&action, self.shared.clock.now());

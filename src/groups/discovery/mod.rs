@@ -180,7 +180,7 @@ impl Discovery {
         let mut memory = self.memory.lock().await;
         let now = self.clock.now();
         let mut described = self.describe().await?;
-        let unselected = self.refresh_again(&mut described).await?;
+        let unselected = self.describe_missing(&mut described).await?;
         memory.warnings.note_unselected(unselected.into_iter());
         let named = self.selectors.names().into_iter();
         memory.warnings.note_absent(named.filter(|name| !described.contains_key(name)));
@@ -238,7 +238,7 @@ impl Discovery {
 
     /// Describes groups by name that were in the last refresh and are missing now: pages are not of one moment, and answers may be
     /// old. Returns those that exist and are not selected any more.
-    async fn refresh_again(
+    async fn describe_missing(
         &self,
         described: &mut BTreeMap<GroupName, AutoScalingGroup>,
     ) -> Result<Vec<GroupName>, AwsError> {

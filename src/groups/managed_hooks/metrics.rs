@@ -1,4 +1,4 @@
-//! Metrics of hooks that manage themselves.
+//! Metrics of hooks that ebbtide manages.
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;

@@ -1,4 +1,4 @@
-//! Lifecycle hooks that manage themselves (`--manage-lifecycle-hooks`): every selected group has our hook, as configured.
+//! Lifecycle hooks that ebbtide manages (`--manage-lifecycle-hooks`): every selected group has our hook, as configured.
 //!
 //! - Only a group that is shown to be this cluster's: by its tags or by name, by what was learned of it, or by a Node of an
 //!   instance. Elsewhere nobody would complete the hook. Before its first Node there is nothing to drain.

@@ -23,7 +23,7 @@ use crate::k8s::GroupName;
 #[error("the last successful refresh is too old to answer from")]
 pub struct Stale;
 
-/// What snapshots do not show for so long has gone: two refreshes at the usual interval.
+/// What snapshots have not shown for this long has gone: two refreshes at the usual interval.
 const MISSED_FOR: Duration = Duration::from_mins(2);
 
 /// The groups, shared by all tasks. Cheap to read.
@@ -224,7 +224,7 @@ impl Groups {
         snapshot
     }
 
-    /// Forgets of what was asked for that which has gone.
+    /// Drops entries of `asked_for` whose group or instance no snapshot has shown for [`MISSED_FOR`].
     fn forget_gone(&self, snapshot: &Snapshot) {
         let mut asked_for = self.asked_for.lock().unwrap_or_else(PoisonError::into_inner);
         asked_for.retain(|name, seen| {

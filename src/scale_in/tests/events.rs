@@ -5,13 +5,19 @@ use std::time::Duration;
 
 use super::scene::at;
 use crate::cluster::{Cordon, NOTE_LIMIT, PodName};
-use crate::scale_in::events::{self, NodeEvent, Reason};
+use crate::scale_in::events::{self, Reason, ScaleInEvent};
 use crate::scale_in::record::{Cause, Phase};
 use crate::scale_in::waiting::{WaitReason, Waiting};
 
 /// One Event of each constructor, about a group, an instance, pods and budgets of these names, in which the API server, AWS
 /// or a person says these words.
-fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, words: &str) -> Vec<NodeEvent> {
+fn every_event(
+    group: &str,
+    instance: &str,
+    pods: &[PodName],
+    budget: &str,
+    words: &str,
+) -> Vec<ScaleInEvent> {
     let flush = Duration::from_secs(20);
     let pod = &pods[0];
     let waiting: Vec<_> = pods
@@ -311,7 +317,7 @@ fn a_budget_that_nobody_can_name_is_told_in_the_words_of_the_refusal() {
 fn every_event_reads_so() {
     let all =
         every_event("web", "i-1", &pods(&["web-1", "web-2"]), "shop/web", "pods \"web-1\" is\nforbidden");
-    let typed = |event: &NodeEvent| if event.warning { "Warning" } else { "Normal" };
+    let typed = |event: &ScaleInEvent| if event.warning { "Warning" } else { "Normal" };
     let read: Vec<_> =
         all.iter().map(|event| (typed(event), event.reason.as_str(), event.note.as_str())).collect();
     assert_eq!(read, EXPECTED);
