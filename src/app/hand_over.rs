@@ -1,8 +1,7 @@
-//! When another process had better lead: AWS answers this one no more, be it for its zone's way out or its credentials, or its watches are
-//! dead, as behind an API server that takes up none.
+//! Gives up the Lease when this replica cannot do the leader's work: AWS has not described the groups for a minute (its zone is cut off, its
+//! credentials have expired), or a watch of the API server is dead. Small calls that still work would otherwise renew the Lease for ever.
 //!
-//! It would be told of nothing that AWS takes out or that others write on Nodes, and would keep the Lease by small calls that still work.
-//! Whether anybody else is better off is not known to it; if not, the lead comes back, and stays for a while.
+//! Whether another replica is better off is unknown. If none takes the Lease, this one leads again, and keeps it for [`PAUSE`].
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,20 +12,19 @@ use jiff::Timestamp;
 use crate::clock::elapsed;
 use crate::scale_in::Shared;
 
-/// How often is looked.
+/// How often this is checked.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How long no look at the groups may have worked. Less than the two minutes before a spot instance is interrupted, more than throttling
-/// mostly lasts.
+/// How long refreshes may fail before a hand-over. Less than the two minutes of a spot notice, more than most throttling.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How long a process that gave the lead away keeps it when it comes back: nobody else may be better off, and what is told only of a
-/// leader (how long a queue has not been read) is to show that.
+/// Least time between two hand-overs: nobody else may be better off, and what only a leader reports (since when a queue has not been read)
+/// has to be seen.
 const PAUSE: Duration = Duration::from_mins(15);
 
-/// Gives the lead away when AWS has not described the groups for so long while this process led, or watches are silent. Never completes.
-pub(super) async fn keep(shared: Arc<Shared>) -> Infallible {
-    let mut gave_away: Option<Timestamp> = None;
+/// Hands the lead over when AWS has not described the groups for [`PATIENCE`] while this process led, or watches are silent. Never completes.
+pub(super) async fn run(shared: Arc<Shared>) -> Infallible {
+    let mut handed_over_at: Option<Timestamp> = None;
     loop {
         tokio::time::sleep(EVERY).await;
         let now = shared.clock.now();
@@ -42,8 +40,8 @@ pub(super) async fn keep(shared: Arc<Shared>) -> Infallible {
         } else {
             continue;
         };
-        if gave_away.is_none_or(|at| elapsed(at, now) >= PAUSE) {
-            gave_away = Some(now);
+        if handed_over_at.is_none_or(|at| elapsed(at, now) >= PAUSE) {
+            handed_over_at = Some(now);
             tracing::warn!(why, "giving up the Lease so that another replica can lead");
             shared.leadership.hand_over();
         }

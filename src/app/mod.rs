@@ -175,7 +175,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
     if election.is_some() {
-        tasks.until_stop("hand-over", hand_over::keep(Arc::clone(&shared)));
+        tasks.until_stop("hand-over", hand_over::run(Arc::clone(&shared)));
     }
     tasks.until_stop(
         "names of placeholders",
