@@ -402,7 +402,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in ".*") {
+        fn parsing_any_text_as_a_selector_does_not_panic(text in ".*") {
             let _ = text.parse::<NodesSpec>();
             let _ = text.parse::<TagSelector>();
         }

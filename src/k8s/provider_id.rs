@@ -117,7 +117,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".*") {
+        fn parsing_any_text_as_a_provider_id_does_not_panic(text in ".*") {
             let _ = text.parse::<ProviderId>();
         }
     }

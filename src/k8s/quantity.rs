@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_none() {
+    fn text_that_is_no_quantity_is_none() {
         for text in ["", ".", "-1", "1.2.3", "1gi", "Gi", "1 Gi", "1e", "1KI", "1e999", "inf", "NaN"] {
             assert_eq!(parse(text), None, "{text}");
         }

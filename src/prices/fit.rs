@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_costs_nothing() {
+    fn too_few_machines_give_no_prices_of_parts() {
         assert_eq!(fit(&[]), Parts::default());
         let one = Machine { vcpus: 2.0, gib: 8.0, gpus: 0.0, price: 0.1 };
         assert_eq!(fit(&[one]), Parts::default(), "one machine does not come apart");

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_of_the_group_spoils_it() {
+    fn a_batch_with_a_node_of_no_or_another_group_is_refused_as_a_whole() {
         for stranger in ["i-other", "i-none", "i-warm", "i-placeholder-other-0", "fargate-1"] {
             assert!(matches!(read(&[stranger]), Err(RpcError::NotOfGroup { .. })), "{stranger}");
             for batch in [[stranger, "i-1"], ["i-out", stranger]] {

@@ -117,7 +117,7 @@ fn the_runbook_names_events_and_metrics_that_exist() {
 }
 
 #[test]
-fn what_does_not_exist_is_found() {
+fn a_query_for_an_unknown_metric_label_or_value_is_reported() {
     let table = table::documented();
     for (expression, expected) in [
         ("sum(rate(ebbtide_nothing_total[5m]))", "ebbtide_nothing_total"),

@@ -90,7 +90,7 @@ async fn a_node_that_is_not_of_the_group_is_not_found_and_spoils_a_batch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_batch_is_fine() {
+async fn an_empty_batch_is_answered_ok_and_changes_nothing() {
     let world = World::with(three());
     assert_eq!(code(&world.delete(vec![]).await), Code::Ok);
     assert!(world.is_untouched());

@@ -45,7 +45,7 @@ async fn every_replica_is_dead_for_three_hours_in_the_middle_of_a_rebalance_and_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_beyond_a_limit_of_ours() {
+async fn every_replica_is_dead_for_three_hours_beyond_a_drain_timeout_and_no_workload_is_cut() {
     dead_for_three_hours(Some(seconds(3_600))).await;
 }
 

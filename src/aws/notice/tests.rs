@@ -486,7 +486,7 @@ fn is_bounded(content: &Content) -> bool {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(body in ".*") {
+    fn reading_any_message_body_does_not_panic(body in ".*") {
         prop_assert!(is_bounded(&Content::read(&body, sent())));
     }
 

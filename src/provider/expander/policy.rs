@@ -339,7 +339,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn something_is_always_best(options in prop::collection::vec(some_option(), 1..12)) {
+        fn of_any_options_at_least_one_is_chosen(options in prop::collection::vec(some_option(), 1..12)) {
             let choice = choose(&Policy::default(), &options);
             prop_assert!(!choice.best.is_empty());
             prop_assert!(choice.best.iter().all(|at| *at < options.len()));

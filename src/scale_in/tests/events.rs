@@ -314,7 +314,7 @@ fn a_budget_that_nobody_can_name_is_told_in_the_words_of_the_refusal() {
 }
 
 #[test]
-fn every_event_reads_so() {
+fn every_event_has_the_type_reason_and_note_of_the_table() {
     let all =
         every_event("web", "i-1", &pods(&["web-1", "web-2"]), "shop/web", "pods \"web-1\" is\nforbidden");
     let typed = |event: &ScaleInEvent| if event.warning { "Warning" } else { "Normal" };

@@ -45,7 +45,7 @@ Verdict: passed
 ";
 
 #[test]
-fn the_text_is_this() {
+fn the_report_of_the_sample_scenario_is_the_recorded_page() {
     assert_eq!(text(&told().report(), false), PAGE);
 }
 
