@@ -7,6 +7,7 @@
 //! [`Clock::wall`] is for what others read (records, Events, taints). Moments that others wrote are converted to our
 //! clock by [`Clock::ahead`].
 
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -78,6 +79,14 @@ impl Clock {
     pub async fn sleep_until(&self, moment: Timestamp) {
         tokio::time::sleep(elapsed(self.now(), moment)).await;
     }
+
+    /// Completes at `moment`; never if there is none.
+    pub async fn sleep_until_some(&self, moment: Option<Timestamp>) {
+        match moment {
+            Some(moment) => self.sleep_until(moment).await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// The years 2000 to 2200, in seconds. No clock shows anything else, and sums with it might overflow.
@@ -102,6 +111,14 @@ pub fn later(moment: Timestamp, by: SignedDuration) -> Timestamp {
 /// The pause after so many failures in a row: `first` after the first one, twice as long after each more, up to `longest`.
 pub fn backoff(failures: u32, first: Duration, longest: Duration) -> Duration {
     first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(longest)
+}
+
+/// A number by which pauses are spread: mostly different between keys, and always the same for one. In one build, that is: `std` does not
+/// promise how it hashes.
+pub fn spread(key: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// `duration` as a signed one, saturating.

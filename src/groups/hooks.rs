@@ -217,16 +217,10 @@ impl Hooks {
                 self.heard(&group, &slot, result.err(), self.clock.now());
             }));
             let next = self.slots().values().filter_map(|slot| slot.want().at).min();
-            let wake = async {
-                match next {
-                    Some(at) => self.clock.sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 Some(()) = running.next() => {}
                 () = self.wanted.notified() => {}
-                () = wake => {}
+                () = self.clock.sleep_until_some(next) => {}
             }
         }
     }

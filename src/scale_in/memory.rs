@@ -2,7 +2,6 @@
 //! done.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -19,7 +18,7 @@ use super::record::{Phase, Record, Written};
 use super::returns::Returns;
 use super::rolled::Rolled;
 use crate::aws::{AwsError, Lifecycle};
-use crate::clock::{backoff, later, signed};
+use crate::clock::{backoff, later, signed, spread};
 use crate::cluster::{Answer, BudgetSeen, DrainState, NodeView, PodView};
 use crate::telemetry::chain;
 
@@ -214,23 +213,17 @@ fn pause_after(task: &Task, failures: u32) -> SignedDuration {
 
 /// `pause`, plus or minus a fifth.
 pub(super) fn jittered(pause: SignedDuration, task: &Task, tries: u32) -> SignedDuration {
-    let mut hasher = DefaultHasher::new();
-    (task.seed(), tries).hash(&mut hasher);
-    let share = 80 + i64::try_from(hasher.finish() % 41).unwrap_or_default();
+    let share = 80 + i64::try_from(spread((task.seed(), tries)) % 41).unwrap_or_default();
     SignedDuration::from_millis((pause.as_millis() as i64).saturating_mul(share) / 100)
 }
 
 impl Task {
     /// A number by which pauses of one task differ from those of another of its kind.
     fn seed(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
         match self {
-            Self::Evict(uid) | Self::DeletePod(uid) | Self::Guard(uid) | Self::DaemonSet(uid) => {
-                uid.hash(&mut hasher);
-            }
-            other => std::mem::discriminant(other).hash(&mut hasher),
+            Self::Evict(uid) | Self::DeletePod(uid) | Self::Guard(uid) | Self::DaemonSet(uid) => spread(uid),
+            other => spread(std::mem::discriminant(other)),
         }
-        hasher.finish()
     }
 
     /// The task an action is a try of; `None` if it is not retried.

@@ -254,13 +254,6 @@ impl Worker {
         loop {
             let Next::Wait(wake_at) = self.step() else { return self.hear_out().await };
             watches.keep(&shared, &self.nodes, &self.pods);
-            let clock = shared.clock.clone();
-            let wake = async move {
-                match wake_at {
-                    Some(at) => clock.sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => return self.hear_out().await,
@@ -281,7 +274,7 @@ impl Worker {
                 Ok(()) = notices.changed() => {}
                 Ok(()) = load_balancers.changed() => {}
                 Ok(()) = leadership.changed() => {}
-                () = wake => {}
+                () = shared.clock.sleep_until_some(wake_at) => {}
             }
         }
     }

@@ -100,12 +100,6 @@ pub(super) async fn run(shared: Arc<Shared>) {
         // Every replica does: the leader may be cut off from AWS, or may just have died.
         start_what_is_due(&shared, &mut held, &mut joined, &running, now);
         let next = held.values().flat_map(Held::wakes_at).chain(unseen_from).min();
-        let wake = async {
-            match next {
-                Some(at) => shared.clock.sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             () = shared.stop.cancelled() => return,
@@ -115,7 +109,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             }
             Ok(()) = groups.changed() => {}
             Ok(()) = leadership.changed() => {}
-            () = wake => {}
+            () = shared.clock.sleep_until_some(next) => {}
         }
     }
 }

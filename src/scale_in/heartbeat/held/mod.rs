@@ -1,13 +1,12 @@
 //! The held instances, and what is due for each. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::aws::{AwsError, Lifecycle};
-use crate::clock::{elapsed, later, signed};
+use crate::clock::{elapsed, later, signed, spread};
 use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::held_since::{CLOCKS_DIFFER, Question};
@@ -330,9 +329,7 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
 
 /// A fraction of `of`: always the same for an instance, mostly different between instances.
 fn portion(of: SignedDuration, instance: &InstanceId) -> SignedDuration {
-    let mut hasher = DefaultHasher::new();
-    instance.hash(&mut hasher);
-    let thousandths = i32::try_from(hasher.finish() % 1_000).unwrap_or_default();
+    let thousandths = i32::try_from(spread(instance) % 1_000).unwrap_or_default();
     of / 1_000 * thousandths
 }
 
