@@ -3,7 +3,7 @@
 # Kubernetes schemas, the one against the other, what is for AWS with cfn-lint and a parser of Terraform's language.
 #
 # Needs python3 with venv, and PyPI once: the virtual environment stays in the build directory. No cluster, no account, no
-# build of the program: `cargo test` holds its flags against the README's table, and the checks go by that.
+# build of the program: `cargo test` holds its flags against the table in docs/flags.md, and the checks go by that.
 #
 # tests/deploy.sh --write writes the tables and copies that are made from other files.
 set -euo pipefail

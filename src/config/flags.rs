@@ -488,19 +488,18 @@ fn take_off(args: &mut Vec<OsString>, flag: &str) -> bool {
     true
 }
 
-/// The flags of `serve` as a Markdown table, for the README.
+/// The flags of `serve` as a Markdown table. `docs/flags.md` adds a column: when to change each.
 pub fn flags_table() -> String {
-    let mut table =
-        String::from("| flag | environment variable | default | meaning |\n| --- | --- | --- | --- |\n");
+    let mut table = String::from("| flag | default | meaning |\n| --- | --- | --- |\n");
     let command = Cli::command();
     let flags = command.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
     for flag in flags {
-        let (Some(long), Some(variable)) = (flag.get_long(), variable(flag)) else { continue };
+        let (Some(long), Some(_)) = (flag.get_long(), variable(flag)) else { continue };
         let default = flag.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
         let default = default.map(|value| format!("`{value}`")).unwrap_or_default();
         let help = flag.get_help().map(StyledStr::to_string).unwrap_or_default();
         let help = help.trim_end_matches('.').replace('|', "\\|");
-        let _ = writeln!(table, "| `--{long}` | `{variable}` | {default} | {help} |");
+        let _ = writeln!(table, "| `--{long}` | {default} | {help} |");
     }
     table
 }

@@ -132,6 +132,6 @@ def containers(things):
 
 
 def flags():
-    """The flags of `ebbtide serve`, without dashes: those of the README's table, which `cargo test` holds against the program."""
-    table = text("README.md").split("<!-- flags -->\n")[1]
+    """The flags of `ebbtide serve`, without dashes: those of the table in docs/flags.md, which `cargo test` holds against the program."""
+    table = text("docs/flags.md").split("<!-- flags -->\n")[1]
     return re.findall(r"^\| `--([a-z-]+)`", table, re.MULTILINE)
