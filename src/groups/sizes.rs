@@ -5,7 +5,8 @@
 //!   limits are told without them. One that is replaced is subtracted only until its replacement is there, which is the
 //!   node that is to come;
 //! - those that will `decrement`: only these lower the desired capacity when they go, so that the minimum is kept with
-//!   them.
+//!   them. What never came is given up with those counted as well that cluster-autoscaler drains itself: their deletion is yet to
+//!   come.
 //!
 //! Invariants: nodes leave as a whole batch within the group's minimum or not at all; what never came is given up as far
 //! as the minimum allows; what is told fits together, so that cluster-autoscaler asks for nothing that is refused.
@@ -172,7 +173,8 @@ pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) ->
     let may_grow = !suspends(group, "Launch");
     let max = if may_grow { group.max } else { group.desired } - (group.desired - target);
     let least = if suspends(group, "Terminate") {
-        let decrements = |instance: &Instance| leaves(instance) == Leaves::WithDecrement;
+        let decrements =
+            |instance: &Instance| matches!(leaves(instance), Leaves::WithDecrement | Leaves::BeingDrained);
         target - i32::try_from(spare_missing(group, decrements)).unwrap_or_default()
     } else {
         let min = if may_grow { group.min } else { group.min.min(group.desired) };
@@ -387,7 +389,7 @@ mod tests {
         assert_eq!((target_size(&group, none), limits(&group, none)), (7, (5, 10)));
         // One leaves with a decrement that was accepted before, another one is drained by cluster-autoscaler.
         assert_eq!((target_size(&group, leave(1, 1)), limits(&group, leave(1, 1))), (6, (5, 9)));
-        assert_eq!((target_size(&group, drained(1)), limits(&group, drained(1))), (6, (4, 9)));
+        assert_eq!((target_size(&group, drained(1)), limits(&group, drained(1))), (6, (5, 9)));
         let why = "group g cannot shrink: its process Terminate is suspended";
         assert_eq!(removable(&group, ["i-0"], first(0)).map_err(|e| e.to_string()), Err(why.to_owned()));
         group.frozen = Some(Frozen::Deleting);

@@ -66,8 +66,9 @@ impl Provider {
     /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the last requested first. Those
     /// that the minimum keeps, and those that have come, stay; that is no error.
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
-        let decide =
-            |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
+        let decide = |group: &Group| {
+            sizes::decreased(&group.asg, delta, |i| self.scale_ins.is_to_decrement(&group.asg.name, i))
+        };
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         // The minimum is kept with what is accepted meanwhile.
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;

@@ -3,7 +3,8 @@
 //! Invariants: a batch's instances are accepted or refused as a whole, so an error means that nothing has changed; an
 //! instance that leaves already is no error and no work, however often it is named; no instance that may have a Node is
 //! terminated without a drain. Placeholders are given up as far as the minimum allows: cluster-autoscaler would repeat
-//! a refused request in every loop.
+//! a refused request in every loop. What never came, or never registered, goes after the nodes that cluster-autoscaler drains itself:
+//! the last of those would be refused when it is empty.
 
 use std::collections::BTreeSet;
 
@@ -42,12 +43,16 @@ impl Deletion {
     /// needs.
     fn check(&mut self, group: &Group, scale_ins: &dyn ScaleIns) -> Result<(), RpcError> {
         let decrements = |instance: &Instance| scale_ins.will_decrement(&instance.id);
-        let nodes = self.nodes.iter().map(|node| node.instance.as_str());
-        let leaving: Vec<&str> = nodes.chain(self.unregistered.iter().map(InstanceId::as_str)).collect();
         // One that is being recorded for another call counts already.
-        let new = leaving.iter().copied().filter(|id| !scale_ins.will_decrement(&(*id).into()));
-        sizes::removable(&group.asg, new, decrements)?;
-        let with_these = |i: &Instance| decrements(i) || leaving.contains(&i.id.as_str());
+        let is_new = |id: &&str| !scale_ins.will_decrement(&(*id).into());
+        let nodes: Vec<&str> = self.nodes.iter().map(|node| node.instance.as_str()).collect();
+        let unregistered: Vec<&str> = self.unregistered.iter().map(InstanceId::as_str).collect();
+        let all = || nodes.iter().chain(&unregistered).copied();
+        sizes::removable(&group.asg, all().filter(is_new), decrements)?;
+        let before =
+            |i: &Instance| scale_ins.is_to_decrement(&group.asg.name, i) || nodes.contains(&i.id.as_str());
+        sizes::removable(&group.asg, unregistered.iter().copied().filter(is_new), before)?;
+        let with_these = |i: &Instance| before(i) || unregistered.contains(&i.id.as_str());
         self.placeholders.truncate(sizes::spare_missing(&group.asg, with_these));
         Ok(())
     }
@@ -250,8 +255,8 @@ mod tests {
             false
         }
 
-        fn leaves(&self, _: &GroupName, _: &Instance) -> Leaves {
-            unreachable!("a batch is read by what is decided")
+        fn leaves(&self, _: &GroupName, instance: &Instance) -> Leaves {
+            if instance.id == "i-out" { Leaves::WithDecrement } else { Leaves::No }
         }
 
         fn will_decrement(&self, instance: &InstanceId) -> bool {

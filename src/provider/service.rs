@@ -191,7 +191,7 @@ impl Provider {
         let can_be_given_up = if self.placeholders.is_refused(&group.asg.name, self.clock.now()) {
             0
         } else {
-            sizes::spare_missing(&group.asg, |i| self.scale_ins.will_decrement(&i.id))
+            sizes::spare_missing(&group.asg, |i| self.scale_ins.is_to_decrement(&group.asg.name, i))
         };
         Ok(answers::instances(&group, &missing, can_be_given_up, &*self.scale_ins))
     }

@@ -63,6 +63,12 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
     fn will_decrement(&self, instance: &InstanceId) -> bool;
 
+    /// Whether the desired capacity is to go down by this instance of the group: a scale-in is under way that lowers it, or
+    /// cluster-autoscaler drains the node and will ask for one.
+    fn is_to_decrement(&self, group: &GroupName, instance: &Instance) -> bool {
+        self.will_decrement(&instance.id) || self.leaves(group, instance) == Leaves::BeingDrained
+    }
+
     /// Records durably that cluster-autoscaler wants this node gone. [`ScaleIns::will_decrement`] says so from the call on, unless
     /// nothing comes of it.
     fn accept(

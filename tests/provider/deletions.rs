@@ -159,6 +159,25 @@ async fn as_many_placeholders_are_given_up_as_the_minimum_allows_and_none_is_no_
     assert_eq!((world.asked().len(), world.target_size().await), (1, 2));
 }
 
+/// Or the last of them would have been emptied in vain.
+#[tokio::test(start_paused = true)]
+async fn what_never_came_is_not_given_up_below_the_minimum_that_nodes_being_drained_will_need() {
+    let mut group = web(5).in_service(&["i-1", "i-2", "i-3", "i-4"]).limits(3, 10);
+    group.failure = Some(failure(1));
+    let world = World::with(group).registered(&["i-1", "i-2", "i-3"]);
+    assert_eq!(world.with_errors().await, ["i-placeholder-web-4"], "it can be given up");
+    // cluster-autoscaler begins to drain two.
+    world.leaving.now().tainted = ["i-1".into(), "i-2".into()].into();
+    assert_eq!(world.with_errors().await, [""; 0]);
+    world.delete(placeholders(4..5)).await.expect("nothing to do");
+    world.decrease(-1).await.expect("nothing to do");
+    assert_eq!(code(&world.delete(vec![unregistered("i-4")]).await), Code::FailedPrecondition);
+    assert_eq!(world.asked(), []);
+    world.delete(vec![node("i-1")]).await.expect("accepted");
+    world.delete(vec![node("i-2")]).await.expect("accepted");
+    assert_eq!(world.accepted(), ["n-1", "n-2"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_placeholder_keeps_its_name_until_it_is_given_up_or_has_come() {
     let world = World::with(web(4).in_service(&["i-1"]));

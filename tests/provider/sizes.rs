@@ -5,20 +5,15 @@ use std::time::Duration;
 
 use ebbtide::aws::Lifecycle;
 use ebbtide::provider::SizingError;
-use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
+use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use futures::FutureExt as _;
 use futures::future::join_all;
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::world::{Asked, GROUP, With as _, World, code, web};
 
 fn set(from: i32, to: i32, protect: &[&str]) -> Asked {
     Asked::Set { from, to, protect: protect.iter().map(|id| (*id).to_owned()).collect() }
-}
-
-async fn decrease(world: &World, delta: i32) -> Result<(), Status> {
-    let request = NodeGroupDecreaseTargetSizeRequest { delta, id: GROUP.into() };
-    world.client().await.node_group_decrease_target_size(request).await.map(drop)
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,8 +58,8 @@ async fn a_size_that_is_not_allowed_changes_nothing_and_says_whose_mistake_it_is
         code(&world.increase(-1).await),
         code(&world.increase(4).await),
         code(&world.increase(i32::MAX).await),
-        code(&decrease(&world, 0).await),
-        code(&decrease(&world, 1).await),
+        code(&world.decrease(0).await),
+        code(&world.decrease(1).await),
     ];
     let (mistake, limit) = (Code::InvalidArgument, Code::FailedPrecondition);
     assert_eq!(codes, [mistake, mistake, limit, limit, mistake, mistake]);
@@ -84,7 +79,7 @@ async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
     // Somebody else's protection.
     Arc::make_mut(&mut group.asg).instances[1].protected = true;
     let world = World::with(group);
-    decrease(&world, -2).await.expect("lowered");
+    world.decrease(-2).await.expect("lowered");
     assert_eq!(world.asked(), [set(5, 3, &["i-1"])]);
     assert_eq!(world.target_size().await, 3);
 }
@@ -92,7 +87,7 @@ async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_came_in_between_is_not_given_up() {
     let world = World::seen(web(2).in_service(&["i-1"]), web(2).in_service(&["i-1", "i-2"]));
-    assert_eq!(code(&decrease(&world, -1).await), Code::Ok);
+    assert_eq!(code(&world.decrease(-1).await), Code::Ok);
     assert!(world.is_untouched());
 }
 
@@ -100,7 +95,7 @@ async fn an_instance_that_came_in_between_is_not_given_up() {
 async fn a_target_size_goes_down_as_far_as_it_can_and_is_never_refused_for_more() {
     for (min, delta, to) in [(4, -2, Some(4)), (0, i32::MIN, Some(3)), (5, -1, None), (0, -1, Some(4))] {
         let world = World::with(web(5).in_service(&["i-1", "i-2", "i-3"]).limits(min, 8));
-        decrease(&world, delta).await.expect("never refused");
+        world.decrease(delta).await.expect("never refused");
         let protected = set(5, to.unwrap_or_default(), &["i-1", "i-2", "i-3"]);
         assert_eq!(world.asked(), to.map(|_| protected).into_iter().collect::<Vec<_>>(), "{min} {delta}");
     }

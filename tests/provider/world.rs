@@ -16,8 +16,8 @@ use ebbtide::prices::Prices;
 use ebbtide::provider::listen::Listener;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
-    self, ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
-    NodeGroupTargetSizeRequest,
+    self, ExternalGrpcNode, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
+    NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
 };
 use ebbtide::provider::{Provider, RpcMetrics, Running, ServeError, Sizing, SizingError, Tls, serve};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
@@ -449,6 +449,11 @@ impl World {
     pub(crate) async fn increase(&self, delta: i32) -> Result<(), Status> {
         let request = NodeGroupIncreaseSizeRequest { delta, id: GROUP.into() };
         self.client().await.node_group_increase_size(request).await.map(drop)
+    }
+
+    pub(crate) async fn decrease(&self, delta: i32) -> Result<(), Status> {
+        let request = NodeGroupDecreaseTargetSizeRequest { delta, id: GROUP.into() };
+        self.client().await.node_group_decrease_target_size(request).await.map(drop)
     }
 
     pub(crate) async fn delete(&self, nodes: Vec<ExternalGrpcNode>) -> Result<(), Status> {
