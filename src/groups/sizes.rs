@@ -148,6 +148,11 @@ fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
     group.frozen.is_some() || group.suspended.contains(process)
 }
 
+/// Whether no node of the group may leave for good: AWS ends none of its instances on request now.
+pub fn keeps_its_nodes(group: &AutoScalingGroup) -> bool {
+    suspends(group, "Terminate")
+}
+
 /// Smallest and largest number of nodes, for cluster-autoscaler.
 ///
 /// - The maximum is reduced by as much as the target size is, since AWS still counts what leaves: otherwise an IncreaseSize that
@@ -158,8 +163,8 @@ fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
 ///   Source: `verifyMinSize` in
 ///   [`unneeded/nodes.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/unneeded/nodes.go).
 /// - A group that may not launch is as small as it is: no minimum of `--nodes` makes room for an IncreaseSize.
-/// - One that may not terminate loses what never came, and nothing else: cluster-autoscaler gives up as many as the target size is above
-///   the minimum. Source: `removeOldUnregisteredNodes` in
+/// - One that may not terminate loses what never came, and nothing else ([`keeps_its_nodes`]): cluster-autoscaler gives up as many as the
+///   target size is above the minimum. Source: `removeOldUnregisteredNodes` in
 ///   [`static_autoscaler.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/core/static_autoscaler.go).
 /// - A weighted group does not grow, and shrinks as far as its minimum is kept whichever nodes leave.
 pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) -> (i32, i32) {

@@ -33,6 +33,22 @@ pub fn node_group(group: &Group, have_failed: bool, scale_ins: &dyn ScaleIns) ->
     NodeGroup { id: group.asg.name.to_string(), min_size, max_size, debug: debug(group, scale_ins) }
 }
 
+/// A group as it is told with one of its nodes. cluster-autoscaler drains that if the target size is above the minimum that was told with it,
+/// while it gives up what never came by the minimum of NodeGroups. So a group whose nodes may not leave is told at its minimum here,
+/// however far its size rises before the next loop.
+///
+/// Source: `verifyMinSize` in
+/// [`unneeded/nodes.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/unneeded/nodes.go),
+/// with the group that NodeGroupForNode returned.
+pub fn node_group_of_node(group: &Group, told: NodeGroup, scale_ins: &dyn ScaleIns) -> NodeGroup {
+    if !sizes::keeps_its_nodes(&group.asg) {
+        return told;
+    }
+    let target = sizes::target_size(&group.asg, |i| scale_ins.leaves(&group.asg.name, i));
+    let size = told.max_size.max(target);
+    NodeGroup { min_size: size, max_size: size, ..told }
+}
+
 fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
     let leaving = group.asg.instances.iter().filter(|i| is_leaving(group, i, scale_ins)).count();
     let mut line = format!(

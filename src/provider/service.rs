@@ -178,7 +178,8 @@ impl Provider {
         if owner.is_none() {
             tracing::debug!(provider_id, "a node that is not of our groups");
         }
-        Ok(owner.map(|group| self.node_group(group)).unwrap_or_default())
+        let told = |group| answers::node_group_of_node(group, self.node_group(group), &*self.scale_ins);
+        Ok(owner.map(told).unwrap_or_default())
     }
 
     fn node_group(&self, group: &Group) -> NodeGroup {

@@ -76,6 +76,9 @@ pub enum GaveUp {
     /// The provider names no group for the node.
     #[error("picked node that doesn't belong to a node group")]
     NoGroup,
+    /// The node's group is at its minimum: nothing was done.
+    #[error("the minimum size of node group {0} is reached")]
+    AtMinimum(String),
     /// The provider refused, or did not answer in time.
     #[error("the provider did not delete the node: {0}")]
     NotDeleted(Status),

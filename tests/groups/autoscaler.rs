@@ -7,12 +7,12 @@ use ebbtide::config::Config;
 use ebbtide::groups::selector::Selectors;
 use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::{Instance, NodeGroupTargetSizeRequest, RefreshRequest};
-use ebbtide::sim::autoscaler::{Event, Options, Version};
+use ebbtide::sim::autoscaler::{Autoscaler, Event, Options, Version};
 use ebbtide::sim::aws::{
     self, Behaviour, GroupSpec, LaunchFailure, LifecycleState, Operation, TemplateData, TemplateSpec,
     TerminationCause, Timing,
 };
-use ebbtide::sim::ca_drain::Flags;
+use ebbtide::sim::ca_drain::{Flags, GaveUp};
 use ebbtide::sim::cluster::{self, NodeSpec, budget, node, pod, replica_set};
 use ebbtide::sim::program::{Program, TAG, config, second};
 use ebbtide::sim::span::Span;
@@ -296,6 +296,26 @@ async fn what_never_comes_is_given_up_in_a_group_that_may_not_terminate_and_noth
         assert_eq!(in_service(), before, "{version:?}");
         let never_came = |node: &String| node.contains("i-placeholder-");
         assert!(autoscaler.deleted().iter().all(never_came), "nothing else was: {:?}", autoscaler.deleted());
+    }
+}
+
+/// Its DeleteNodes would be refused, once the node is empty.
+#[tokio::test(start_paused = true)]
+async fn no_node_of_a_group_that_may_not_terminate_is_drained_while_some_of_the_group_have_not_come() {
+    for version in BOTH {
+        let scene = Scene::with([group(GROUP, 3).suspended("Terminate")]).await;
+        scene.occupy(30).await;
+        scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
+        scene.world.aws.set_desired(GROUP, 5);
+        assert!(eventually(SOON, async || scene.target().await == 5).await, "{version:?}");
+        let told = &scene.groups().await.expect("told")[0];
+        assert_eq!((told.min_size, told.max_size), (3, 10), "two may be given up");
+        let autoscaler = Autoscaler::new(&scene.world, Options::of(version));
+        let node = scene.world.cluster.node_names().remove(0);
+        let before = scene.running("work");
+        let refused = autoscaler.scale_in(scene.program.client(), &node, &Flags::default()).await;
+        assert!(matches!(refused, Err(GaveUp::AtMinimum(_))), "{refused:?}");
+        assert_eq!((scene.running("work"), scene.in_service(GROUP).len()), (before, 3));
     }
 }
 

@@ -108,6 +108,22 @@ async fn a_node_belongs_to_the_group_of_its_instance_and_to_none_otherwise() {
     assert_eq!(none.expect("answered").into_inner().node_group.map(|g| g.id).as_deref(), Some(""));
 }
 
+/// cluster-autoscaler gives up what never came by the limits of NodeGroups, and drains nodes by those told with each Node.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_may_not_terminate_is_told_at_its_smallest_with_each_node_and_not_for_what_never_came() {
+    let mut group = web(7).in_service(&["i-1", "i-2", "i-3", "i-4"]).limits(5, 10);
+    Arc::make_mut(&mut group.asg).suspended.insert("Terminate".into());
+    let world = World::with(group).registered(&["i-1", "i-2", "i-3", "i-4"]);
+    let mut client = world.client().await;
+    let groups = client.node_groups(NodeGroupsRequest {}).await.expect("told").into_inner().node_groups;
+    assert_eq!((groups[0].min_size, groups[0].max_size), (5, 10));
+    let request = NodeGroupForNodeRequest { node: Some(node("i-1").into()) };
+    let told = client.node_group_for_node(request).await.expect("told").into_inner().node_group;
+    let told = told.expect("a group");
+    // However far the size may rise meanwhile.
+    assert_eq!((told.min_size, told.max_size), (10, 10));
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_target_size_leaves_out_each_node_that_leaves_once() {
     let group = web(5).in_service(&["i-1", "i-2", "i-3", "i-5"]).with("i-4", Lifecycle::Terminating);

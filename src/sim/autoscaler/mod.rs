@@ -8,7 +8,7 @@
 //! - A loop ([`Autoscaler::scan`]) takes the steps of `core/static_autoscaler.go` in order. An error that ends the real loop
 //!   for all groups ends it here too, and is journalled.
 //! - The test chooses the unneeded nodes: [`Autoscaler::scale_in`] removes them with the taint, the drain of
-//!   [`ca_drain`](super::ca_drain) and DeleteNodes.
+//!   [`ca_drain`](super::ca_drain) and DeleteNodes, as far as the minimum allows that NodeGroupForNode tells.
 //! - Of several suitable groups the one that fits the most pods on the fewest nodes grows, the first among equals (the real
 //!   default is random); or the one that the price expander finds best ([`Expander::Price`]).
 //!
@@ -73,6 +73,8 @@ struct Shared {
     options: Options,
     memory: Turn<Memory>,
     journal: Mutex<Journal>,
+    /// Deletions in progress, by group.
+    deletions: Mutex<BTreeMap<String, i32>>,
 }
 
 /// State from one loop to the next.
@@ -127,6 +129,7 @@ impl Autoscaler {
             options,
             memory: Turn::new(memory),
             journal: Mutex::default(),
+            deletions: Mutex::default(),
         }))
     }
 
@@ -185,6 +188,10 @@ impl Shared {
         let now = self.clock.now();
         tracing::debug!(?event, "autoscaler");
         self.journal().note(now, event);
+    }
+
+    fn deletions(&self) -> MutexGuard<'_, BTreeMap<String, i32>> {
+        self.deletions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {

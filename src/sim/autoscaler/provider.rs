@@ -37,7 +37,7 @@ pub(super) struct Provider<'a> {
     client: Client,
     options: &'a Options,
     groups: Option<Vec<NodeGroup>>,
-    group_of: BTreeMap<(String, String), String>,
+    group_of: BTreeMap<(String, String), NodeGroup>,
 }
 
 impl<'a> Provider<'a> {
@@ -65,14 +65,22 @@ impl<'a> Provider<'a> {
 
     /// The group of a Node; `None` if the autoscaler should leave it alone, which is not cached.
     pub(super) async fn group_of(&mut self, node: &ExternalGrpcNode) -> Result<Option<String>, Status> {
+        Ok(self.node_group_of(node).await?.map(|group| group.id))
+    }
+
+    /// The same, with the limits that were told with this Node: scale-downs go by those.
+    pub(super) async fn node_group_of(
+        &mut self,
+        node: &ExternalGrpcNode,
+    ) -> Result<Option<NodeGroup>, Status> {
         let key = (node.name.clone(), node.provider_id.clone());
         if let Some(group) = self.group_of.get(&key) {
             return Ok(Some(group.clone()));
         }
         let call =
             self.client.node_group_for_node(NodeGroupForNodeRequest { node: Some(node.clone().into()) });
-        let group = within(self.options.grpc_timeout, call).await?.node_group.unwrap_or_default().id;
-        if group.is_empty() {
+        let group = within(self.options.grpc_timeout, call).await?.node_group.unwrap_or_default();
+        if group.id.is_empty() {
             return Ok(None);
         }
         self.group_of.insert(key, group.clone());
