@@ -113,7 +113,7 @@ impl Election {
     /// Stands for election, for ever.
     pub async fn run(&mut self) -> Infallible {
         loop {
-            let pause = self.turn().await;
+            let pause = self.try_acquire_or_renew().await;
             tokio::select! {
                 biased;
                 () = self.leadership.hand_over_wanted() => self.hand_over(),
@@ -122,7 +122,7 @@ impl Election {
         }
     }
 
-    /// Has the next turns give the Lease back, until that works. If nobody takes it, or it cannot be given back, this one leads again
+    /// Has the next calls give the Lease back, until that works. If nobody takes it, or it cannot be given back, this one leads again
     /// after [`LETS_OTHERS`].
     fn hand_over(&mut self) {
         if self.leadership.leads() {
@@ -161,8 +161,8 @@ impl Election {
         Ok(())
     }
 
-    /// Reads or writes the Lease once. Returns how long until the next time.
-    async fn turn(&mut self) -> Duration {
+    /// Reads or writes the Lease once. Returns the pause until the next call.
+    async fn try_acquire_or_renew(&mut self) -> Duration {
         let began = self.clock.now();
         let outcome =
             tokio::time::timeout(ANSWER, self.read_or_write()).await.unwrap_or(Err(ApiError::TimedOut));

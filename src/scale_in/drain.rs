@@ -160,18 +160,20 @@ fn evict_order(s: &Situation<'_>, record: &Record, pods: Vec<Classified<'_>>, ti
     for (pod, class) in pods {
         levels.entry(pod.priority).or_default().push((pod, class));
     }
-    let mut turn = true;
+    let mut lower_have_answered = true;
     let mut all = Vec::new();
     for pods in levels.into_values() {
         let first = all.len();
-        all.extend(pods.iter().enumerate().map(|(n, &(pod, class))| (first + n, pod, class, turn)));
-        turn &= pods.iter().all(|&(pod, class)| has_answered(s, pod, class));
+        all.extend(
+            pods.iter().enumerate().map(|(n, &(pod, class))| (first + n, pod, class, lower_have_answered)),
+        );
+        lower_have_answered &= pods.iter().all(|&(pod, class)| has_answered(s, pod, class));
     }
-    // Where evictions are few (`--eviction-qps`), pods that are refused again and again must not take every turn.
+    // Where evictions are few (`--eviction-qps`), pods that are refused again and again must not take every one.
     all.sort_by_key(|&(_, pod, ..)| last_try(s, pod));
     let mut waiting = BTreeMap::new();
-    for (place, pod, class, turn) in all {
-        let why = ask(s, record, pod, class, time, turn, plan);
+    for (place, pod, class, lower_have_answered) in all {
+        let why = ask(s, record, pod, class, time, lower_have_answered, plan);
         waiting.insert(place, Waiting { pod: pod.name.clone(), why });
     }
     plan.waiting.extend(waiting.into_values());
@@ -194,7 +196,7 @@ fn ask(
     pod: &PodView,
     class: Class,
     time: Time,
-    turn: bool,
+    lower_have_answered: bool,
     plan: &mut Plan,
 ) -> WaitReason {
     let Time { limit, gone_by, after } = time;
@@ -215,9 +217,9 @@ fn ask(
     }
     let first_call = gone_by.map(|by| order::first_call(by, pod.grace_seconds));
     let is_late = first_call.is_some_and(|call| call <= s.now);
-    let has_turn = after.is_none() && turn;
+    let comes_next = after.is_none() && lower_have_answered;
     // Priorities and orders give way before graces do.
-    if !has_turn && !is_late {
+    if !comes_next && !is_late {
         if let Some(call) = first_call {
             plan.wake(call);
         }

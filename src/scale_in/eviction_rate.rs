@@ -30,16 +30,16 @@ pub(super) const AT_ONCE: usize = 50;
 pub struct EvictionRate {
     /// Between two evictions; `None`: no limit.
     pause: Option<SignedDuration>,
-    turns: Arc<Mutex<Turns>>,
+    queue: Arc<Mutex<Queue>>,
 }
 
 #[derive(Debug, Default)]
-struct Turns {
+struct Queue {
     /// When the next eviction may go.
     next: Timestamp,
-    /// Since when the first of `waiting` has had its turn.
+    /// Since when the first of `waiting` has been the first.
     first_since: Timestamp,
-    /// Nodes in the order of their turns.
+    /// Nodes that wait. Who has evicted a pod goes to the end.
     waiting: VecDeque<(NodeName, Arc<Notify>)>,
     /// Evictions without an answer.
     under_way: usize,
@@ -47,14 +47,14 @@ struct Turns {
 
 /// An eviction under way, until this is dropped.
 #[derive(Debug)]
-pub(super) struct UnderWay(Arc<Mutex<Turns>>);
+pub(super) struct UnderWay(Arc<Mutex<Queue>>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.under_way -= 1;
-        if turns.under_way < AT_ONCE {
-            turns.tell_first();
+        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.under_way -= 1;
+        if queue.under_way < AT_ONCE {
+            queue.tell_first();
         }
     }
 }
@@ -64,74 +64,74 @@ impl Drop for UnderWay {
 pub enum Permit {
     /// Yes; it has been counted.
     Granted,
-    /// Not before this moment; the node is told when its turn comes sooner.
+    /// Not before this moment; the node is told when it is the first sooner.
     Wait(Timestamp),
 }
 
 impl EvictionRate {
     /// One eviction every `pause`; `None`: as many as there are.
     pub fn new(pause: Option<Duration>) -> Self {
-        Self { pause: pause.map(signed), turns: Arc::default() }
+        Self { pause: pause.map(signed), queue: Arc::default() }
     }
 
     /// Begins an eviction, permitted or not.
     pub(super) fn begin(&self) -> UnderWay {
-        self.turns().under_way += 1;
-        UnderWay(Arc::clone(&self.turns))
+        self.queue().under_way += 1;
+        UnderWay(Arc::clone(&self.queue))
     }
 
     /// Asks for one eviction on a node, whose worker waits for `told` and has had `granted` that it has not begun yet.
     pub(super) fn ask(&self, node: &NodeName, told: &Arc<Notify>, granted: usize, now: Timestamp) -> Permit {
-        let mut turns = self.turns();
-        let is_full = turns.under_way + granted >= AT_ONCE;
-        if self.pause.is_none() && !is_full && turns.waiting.is_empty() {
+        let mut queue = self.queue();
+        let is_full = queue.under_way + granted >= AT_ONCE;
+        if self.pause.is_none() && !is_full && queue.waiting.is_empty() {
             return Permit::Granted;
         }
-        let unused_since = turns.first_since.max(turns.next);
+        let unused_since = queue.first_since.max(queue.next);
         if later(unused_since, PLACE_LOST_AFTER) < now
-            && turns.waiting.front().is_some_and(|(first, _)| first != node)
+            && queue.waiting.front().is_some_and(|(first, _)| first != node)
         {
-            turns.waiting.pop_front();
-            turns.first_since = now;
+            queue.waiting.pop_front();
+            queue.first_since = now;
         }
-        if !turns.waiting.iter().any(|(waiting, _)| waiting == node) {
-            if turns.waiting.is_empty() {
-                turns.first_since = now;
+        if !queue.waiting.iter().any(|(waiting, _)| waiting == node) {
+            if queue.waiting.is_empty() {
+                queue.first_since = now;
             }
-            turns.waiting.push_back((node.clone(), Arc::clone(told)));
+            queue.waiting.push_back((node.clone(), Arc::clone(told)));
         }
-        let is_first = turns.waiting.front().is_some_and(|(first, _)| first == node);
+        let is_first = queue.waiting.front().is_some_and(|(first, _)| first == node);
         if !is_first || is_full {
-            return Permit::Wait(later(turns.next.max(now), PLACE_LOST_AFTER));
+            return Permit::Wait(later(queue.next.max(now), PLACE_LOST_AFTER));
         }
-        if turns.next > now {
-            return Permit::Wait(turns.next);
+        if queue.next > now {
+            return Permit::Wait(queue.next);
         }
         if let Some(pause) = self.pause {
-            turns.next = later(turns.next.max(later(now, -CATCH_UP)), pause);
+            queue.next = later(queue.next.max(later(now, -CATCH_UP)), pause);
         }
-        turns.first_since = now;
-        turns.waiting.rotate_left(1);
-        turns.tell_first();
+        queue.first_since = now;
+        queue.waiting.rotate_left(1);
+        queue.tell_first();
         Permit::Granted
     }
 
-    /// Takes a node out of the turns: it wants no eviction now.
+    /// Takes a node out of the queue: it wants no eviction now.
     pub(super) fn leave(&self, node: &NodeName) {
-        let mut turns = self.turns();
-        let Some(place) = turns.waiting.iter().position(|(waiting, _)| waiting == node) else { return };
-        turns.waiting.remove(place);
+        let mut queue = self.queue();
+        let Some(place) = queue.waiting.iter().position(|(waiting, _)| waiting == node) else { return };
+        queue.waiting.remove(place);
         if place == 0 {
-            turns.tell_first();
+            queue.tell_first();
         }
     }
 
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Turns {
+impl Queue {
     fn tell_first(&self) {
         if let Some((_, told)) = self.waiting.front() {
             told.notify_one();

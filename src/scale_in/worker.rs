@@ -212,8 +212,8 @@ pub(super) struct Worker {
     record_seen: RecordSeen,
     /// The Node's instance.
     instance: Option<InstanceId>,
-    /// Told when it is this node's turn to evict a pod.
-    evictions_turn: Arc<Notify>,
+    /// Told when this node is the first that may evict a pod.
+    eviction_slot_free: Arc<Notify>,
     /// No plan has been made yet.
     at_start: bool,
     pub(super) running: FuturesUnordered<BoxFuture<'static, Outcome>>,
@@ -224,7 +224,7 @@ impl Worker {
         Self {
             record_seen,
             instance: shared.nodes.get(&name).and_then(|node| node.instance.clone()),
-            evictions_turn: Arc::default(),
+            eviction_slot_free: Arc::default(),
             at_start,
             shared,
             nodes: [name.clone()].into(),
@@ -250,7 +250,7 @@ impl Worker {
         let mut notices = shared.notices.versions();
         let mut load_balancers = shared.load_balancers.versions();
         let mut leadership = shared.leadership.changes();
-        let evictions_turn = Arc::clone(&self.evictions_turn);
+        let eviction_slot_free = Arc::clone(&self.eviction_slot_free);
         loop {
             let Next::Wait(wake_at) = self.step() else { return self.hear_out().await };
             watches.keep(&shared, &self.nodes, &self.pods);
@@ -263,7 +263,7 @@ impl Worker {
                     None => return self.hear_out().await,
                 },
                 () = follow.notified() => {}
-                () = evictions_turn.notified() => {}
+                () = eviction_slot_free.notified() => {}
                 Ok(()) = groups.changed() => {}
                 // There are thousands of changes in a minute when many nodes drain: one for each eviction that they cover.
                 Ok(()) = budgets.changed(), if self.memory.is_blocked_by_a_budget() => {}
@@ -339,7 +339,7 @@ impl Worker {
                     return Permit::Granted;
                 }
                 let rate = &self.shared.eviction_rate;
-                let permit = rate.ask(&self.name, &self.evictions_turn, granted.get(), now);
+                let permit = rate.ask(&self.name, &self.eviction_slot_free, granted.get(), now);
                 if permit == Permit::Granted {
                     granted.set(granted.get() + 1);
                 }
