@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
@@ -108,11 +109,11 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         own_pod: own_pod(config, &cluster),
         leadership: leadership(clock.clone()),
         settings: Settings { installation: installation(config, &cluster), ..config.scale_in_settings() },
-        pod_events: std::sync::Mutex::default(),
-        reports: std::sync::Mutex::default(),
-        guards: std::sync::Mutex::default(),
+        pod_events: Mutex::default(),
+        reports: Mutex::default(),
+        guards: Mutex::default(),
         eviction_rate: EvictionRate::new(config.eviction_pause),
-        turns_given: std::sync::Mutex::default(),
+        turns_given: Mutex::default(),
         waiting: Arc::new(Board::default()),
         history: History::default(),
         traces: Traces::default(),

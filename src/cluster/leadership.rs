@@ -1,8 +1,9 @@
 //! Whether this process may write: the outcome of the election, for everybody who asks.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -79,7 +80,7 @@ impl Leadership {
 
     /// Since when it leads, if it does, by our clock.
     pub fn leads_since(&self) -> Timestamp {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.since.lock()
     }
 
     /// Changes when leading begins or ends, not with every renewal.
@@ -130,7 +131,7 @@ impl Leadership {
                     "another process leads: this one answers cluster-autoscaler and drains nothing"
                 ),
                 Standing::Leads { .. } => {
-                    *self.since.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.now();
+                    *self.since.lock() = self.clock.now();
                     tracing::info!("this process leads: it drains and releases nodes");
                 }
                 Standing::Alone | Standing::Unknown => {}

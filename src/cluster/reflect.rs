@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -207,7 +208,7 @@ impl<V> Store<V> {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<V>>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+        self.items.lock()
     }
 
     fn touch(&self) {
@@ -270,10 +271,10 @@ mod tests {
         fn apply(&self, (): ()) {}
         fn delete(&self, (): ()) {}
         fn reset(&self, _: Vec<()>) {
-            self.0.lock().expect("not poisoned").push("listed");
+            self.0.lock().push("listed");
         }
         fn connected(&self, connected: bool) {
-            self.0.lock().expect("not poisoned").push(if connected { "connected" } else { "broken" });
+            self.0.lock().push(if connected { "connected" } else { "broken" });
         }
     }
 
@@ -282,7 +283,7 @@ mod tests {
         let told = Told::default();
         let list = [Ok(Event::Init), Ok(Event::InitApply(Node::default())), Ok(Event::InitDone)];
         reflect(futures::stream::iter([failed()].into_iter().chain(list)), &told).await;
-        assert_eq!(*told.0.lock().expect("not poisoned"), ["broken", "listed", "connected"]);
+        assert_eq!(*told.0.lock(), ["broken", "listed", "connected"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -297,7 +298,7 @@ mod tests {
         ] {
             let told = Told::default();
             reflect(futures::stream::iter([Err(error)].into_iter().chain(list())), &told).await;
-            assert_eq!(*told.0.lock().expect("not poisoned"), ["broken", "listed", "connected"]);
+            assert_eq!(*told.0.lock(), ["broken", "listed", "connected"]);
             assert_eq!(!log.text().is_empty(), warns, "{}", log.text());
         }
     }

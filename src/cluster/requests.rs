@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::core::Status;
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -169,17 +170,17 @@ struct Heard {
 
 impl Heard {
     fn note(&self, resource: Resource) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(resource, Instant::now());
+        self.last.lock().insert(resource, Instant::now());
     }
 
     /// How long each watch has shown no life, since the start if it never did.
     fn ages(&self) -> [(Resource, Duration); 4] {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.last.lock();
         WATCHED.map(|resource| (resource, last.get(&resource).unwrap_or(&self.since).elapsed()))
     }
 
     fn is_all(&self) -> bool {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.last.lock();
         WATCHED.iter().all(|resource| last.contains_key(resource))
     }
 }

@@ -9,7 +9,7 @@
 //! Where every resource has an etcd of its own, versions of two resources say nothing of each other. So each resource that has shown
 //! a newer version is asked for its own before anything is listed again, and Nodes wherever one was found older than before.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
@@ -17,6 +17,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::runtime::watcher::{self, Event};
+use parking_lot::{Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
@@ -95,7 +96,7 @@ impl Rewinds {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Shown>> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.newest.lock()
     }
 
     /// Notes a version that was shown.
@@ -168,7 +169,7 @@ mod tests {
         let versions = Arc::clone(versions);
         let answer = move |request: http::Request<Body>| {
             let path = request.uri().path().to_owned();
-            let version = versions.lock().expect("not poisoned")[path.rsplit('/').next().expect("a plural")];
+            let version = versions.lock()[path.rsplit('/').next().expect("a plural")];
             let list = json!({
                 "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
                 "metadata": { "resourceVersion": version.to_string() }, "items": [],
@@ -187,7 +188,7 @@ mod tests {
         let rewinds = Rewinds::default();
         let nodes = Arc::new(ApiResource::erase::<Node>(&()));
         let tells = async |what: &'static str, version, expected| {
-            versions.lock().expect("not poisoned").insert(what, version);
+            versions.lock().insert(what, version);
             rewinds.look(&client, false).await.expect("answered");
             assert_eq!(*rewinds.seen.borrow(), expected, "{what} {version}");
         };
@@ -202,7 +203,7 @@ mod tests {
         // One for all, of which Nodes have shown the newest version.
         tells("poddisruptionbudgets", 6_000, 1).await;
         rewinds.show(6_010, &nodes);
-        versions.lock().expect("not poisoned").insert("nodes", 5_900);
+        versions.lock().insert("nodes", 5_900);
         tells("poddisruptionbudgets", 5_900, 2).await;
         tells("poddisruptionbudgets", 5_901, 2).await;
         // An etcd for each, that of budgets ahead.

@@ -4,8 +4,9 @@
 //! nothing but the calls of that change: cluster-autoscaler backs a group off that it cannot raise within a few seconds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::k8s::GroupName;
@@ -45,7 +46,7 @@ impl GroupLocks {
     }
 
     fn lock(&self, group: &GroupName) -> Arc<RwLock<()>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.0.lock();
         Arc::clone(locks.entry(group.clone()).or_default())
     }
 }

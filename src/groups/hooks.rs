@@ -7,12 +7,13 @@
 //! - Workers read and never wait.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
@@ -305,7 +306,7 @@ impl Hooks {
     fn learn(&self, slot: &Slot, hooks: Vec<Hook>, now: Timestamp) -> TerminatingHooks {
         let mut known = Known { looked_at: now, first: now, hooks, earlier: Vec::new() };
         let terminating = self.terminating(&known);
-        let mut slot = slot.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = slot.known.lock();
         let before = slot.take().map(|before| {
             known.first = before.first;
             known.earlier.clone_from(&before.earlier);
@@ -428,7 +429,7 @@ impl Hooks {
     }
 
     fn slots(&self) -> MutexGuard<'_, BTreeMap<GroupName, Arc<Slot>>> {
-        self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_group.lock()
     }
 
     fn slot(&self, group: &GroupName) -> Arc<Slot> {
@@ -468,11 +469,11 @@ fn possible(noted: Duration) -> Duration {
 
 impl Slot {
     fn known(&self) -> Option<Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.lock().clone()
     }
 
     fn want(&self) -> MutexGuard<'_, Want> {
-        self.want.lock().unwrap_or_else(PoisonError::into_inner)
+        self.want.lock()
     }
 }
 

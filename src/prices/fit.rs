@@ -8,7 +8,8 @@
 //! cluster-autoscaler divides what nodes cost by what their pods cost "on a perfectly matching machine": both in USD here.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::table;
 use crate::aws::{Accelerator, TypeInfo, type_table};
@@ -55,7 +56,7 @@ impl Parts {
         static KNOWN: Mutex<BTreeMap<&str, Parts>> = Mutex::new(BTreeMap::new());
         // Whoever asks names the region: only the table's are kept.
         let region = table::regions().find(|known| *known == region).unwrap_or(BASE_REGION);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         *known.entry(region).or_insert_with(|| Self::fitted(region))
     }
 

@@ -15,10 +15,11 @@ mod reader;
 pub mod table;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_pb::api::core::v1::Pod;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -76,12 +77,12 @@ impl Prices {
 
     /// What AWS has told.
     pub fn book(&self) -> Arc<Book> {
-        Arc::clone(&self.book.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.book.read())
     }
 
     /// Notes what AWS has told.
     fn learn(&self, change: impl FnOnce(&mut Book)) {
-        change(Arc::make_mut(&mut self.book.write().unwrap_or_else(PoisonError::into_inner)));
+        change(Arc::make_mut(&mut self.book.write()));
     }
 
     /// Forgets what AWS has told of other kinds than these.
@@ -119,7 +120,7 @@ impl Prices {
 
     /// Logs once a type that its price is not known as well as it could be.
     fn tell(&self, instance_type: &str, price: &Price) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         if told.len() < TOLD_AT_MOST && told.insert(instance_type.to_owned()) {
             let Price { per_hour, source, .. } = price;
             tracing::info!(

@@ -5,10 +5,11 @@ use std::convert::Infallible;
 use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -170,7 +171,7 @@ impl RefusedClients {
             tracing::debug!(%peer, why, "a client went away during its handshake");
             return;
         }
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = self.warnings.lock();
         if let Some(suppressed) = warnings.allow(WARN_EVERY) {
             tracing::warn!(%peer, ?reason, why, suppressed, "a client was refused and disconnected; `suppressed` more since the last such line");
         }
@@ -186,7 +187,7 @@ impl RefusedClients {
                 self.ends.get_or_create(&OfFile { file: FileLabel::of(tls, file) }).set(needed);
                 let end = ends.first;
                 let Some(path) = tls.path(file) else { continue };
-                let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut ending = self.ending.lock();
                 if !is_near(file, end, now) {
                     ending.remove(path);
                 } else if ending.entry(path.to_owned()).or_default().allow(REMIND_EVERY).is_some() {

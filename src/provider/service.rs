@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tonic::{Code, Request, Response, Status};
 
 use super::metrics::{Rpc, RpcMetrics, code_name};
@@ -226,7 +227,7 @@ impl Provider {
 
     /// Groups of which it was told that they have no template.
     fn without_template(&self) -> MutexGuard<'_, BTreeMap<GroupName, RateLimit>> {
-        self.without_template.lock().unwrap_or_else(PoisonError::into_inner)
+        self.without_template.lock()
     }
 
     /// Tells why a group has no template: cluster-autoscaler, which gets one, does not.

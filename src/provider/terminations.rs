@@ -1,9 +1,9 @@
 //! Terminations of instances without a Node that descriptions need not show yet.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 
 use crate::clock::later;
 use crate::k8s::InstanceId;
@@ -30,7 +30,7 @@ pub(super) struct Terminations(Mutex<BTreeMap<InstanceId, (Sent, Timestamp)>>);
 impl Terminations {
     /// What is known of one that may still have to show its effect.
     pub(super) fn of(&self, instance: &InstanceId, now: Timestamp) -> Option<Sent> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|_, (sent, at)| {
             later(*at, if *sent == Sent::Done { DONE_FOR } else { UNCLEAR_FOR }) > now
         });
@@ -39,7 +39,7 @@ impl Terminations {
 
     /// Notes what is known of one; `None`: AWS has refused it.
     pub(super) fn note(&self, instance: &InstanceId, sent: Option<Sent>, now: Timestamp) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         match sent {
             Some(sent) => drop(all.insert(instance.clone(), (sent, now))),
             None => drop(all.remove(instance)),

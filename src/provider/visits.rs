@@ -5,10 +5,10 @@
 //! another replica has changed it may learn a minute later. Until then a size that cluster-autoscaler has set there would seem not to be
 //! set, and it would set it again.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::deadline::{CALL_WITHIN, Deadline};
 use crate::clock::{Clock, elapsed};
@@ -62,7 +62,7 @@ impl Visits {
     /// Returns when it came from elsewhere, if the groups have not been looked at since. `begins`: by a Refresh, which counts as a visit
     /// also where it was never here.
     fn note(&self, now: Timestamp, begins: bool) -> Option<Timestamp> {
-        let mut visit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut visit = self.0.lock();
         if visit.last.is_none() && !begins {
             return None;
         }
@@ -73,7 +73,7 @@ impl Visits {
     }
 
     fn looked(&self, came: Timestamp) {
-        let mut visit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut visit = self.0.lock();
         visit.unseen = visit.unseen.filter(|unseen| *unseen != came);
     }
 }

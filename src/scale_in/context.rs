@@ -1,9 +1,10 @@
 //! What the controller and its workers share, and what they read off the watches and the last refresh.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::deadline::OurLimit;

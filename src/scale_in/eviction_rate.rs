@@ -6,10 +6,11 @@
 //! deadlines, and pods whose last call has come, do not ask.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::clock::{later, signed};
@@ -51,7 +52,7 @@ pub(super) struct UnderWay(Arc<Mutex<Queue>>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.0.lock();
         queue.under_way -= 1;
         if queue.under_way < AT_ONCE {
             queue.tell_first();
@@ -127,7 +128,7 @@ impl EvictionRate {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

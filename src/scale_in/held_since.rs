@@ -2,9 +2,9 @@
 //! need them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::aws::{Activity, Aws, AwsError, LONGEST_HOLD, Lifecycle};
@@ -52,36 +52,36 @@ impl Holds {
 
     /// Notes that an instance's Node is gone and its pods need the instance until `until`.
     pub(super) fn note_needed(&self, instance: &InstanceId, until: Timestamp, now: Timestamp) {
-        let mut needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut needed = self.needed.lock();
         needed.retain(|_, until| later(*until, signed(LONGEST_HOLD)) > now);
         needed.insert(instance.clone(), until);
     }
 
     /// Notes that an instance has a Node, again or still: what an earlier one's pods needed is past.
     pub(super) fn note_node(&self, instance: &InstanceId) {
-        self.needed.lock().unwrap_or_else(PoisonError::into_inner).remove(instance);
+        self.needed.lock().remove(instance);
     }
 
     pub(super) fn needed(&self, instance: &InstanceId) -> Option<Timestamp> {
-        self.needed.lock().unwrap_or_else(PoisonError::into_inner).get(instance).copied()
+        self.needed.lock().get(instance).copied()
     }
 
     /// Notes that AWS accepts the completion of our hook.
     pub(super) fn note_completed(&self, instance: &InstanceId, now: Timestamp) {
-        let mut completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut completed = self.completed.lock();
         completed.retain(|_, at| later(*at, SHOWN_BY_THEN) > now);
         completed.insert(instance.clone(), now);
     }
 
     /// Whether our hook was completed since the instance was first seen held, and no refresh need show it yet.
     pub(super) fn is_completed(&self, instance: &InstanceId, seen: Timestamp, now: Timestamp) -> bool {
-        let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
+        let completed = self.completed.lock();
         completed.get(instance).is_some_and(|at| seen <= *at && now < later(*at, SHOWN_BY_THEN))
     }
 
     /// Notes AWS's answer to a heartbeat for an instance of the group.
     pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>) {
-        let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut denied = self.denied.lock();
         match answer {
             Ok(()) => _ = denied.remove(group),
             Err(AwsError::Denied { .. }) => _ = denied.insert(group.clone()),
@@ -91,12 +91,12 @@ impl Holds {
 
     /// Whether AWS has denied a heartbeat for an instance of the group, and has taken none since.
     pub(super) fn are_heartbeats_denied(&self, group: &GroupName) -> bool {
-        self.denied.lock().unwrap_or_else(PoisonError::into_inner).contains(group)
+        self.denied.lock().contains(group)
     }
 
     /// Notes whether the node of an instance is being released, as far as its record is believed.
     pub(super) fn note_releasing(&self, instance: &InstanceId, is_releasing: bool, now: Timestamp) {
-        let mut releasing = self.releasing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut releasing = self.releasing.lock();
         if is_releasing {
             releasing.retain(|_, since| later(*since, signed(LONGEST_HOLD)) > now);
             releasing.entry(instance.clone()).or_insert(now);
@@ -107,7 +107,7 @@ impl Holds {
 
     /// Since when the node of an instance is being released, if it is.
     pub(super) fn releasing_since(&self, instance: &InstanceId) -> Option<Timestamp> {
-        self.releasing.lock().unwrap_or_else(PoisonError::into_inner).get(instance).copied()
+        self.releasing.lock().get(instance).copied()
     }
 
     /// Replaces what is known of how long instances are held.

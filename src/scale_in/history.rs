@@ -4,10 +4,10 @@
 //! Every process keeps its own, from the Nodes that it sees; what ended before its start is not in it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::record::{Cause, Phase, Record};
 use crate::aws::{AwsError, Operation};
@@ -221,7 +221,7 @@ impl History {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::context::{our_limit, speaker, will_decrement};
@@ -102,7 +103,7 @@ struct BeingAccepted(Arc<Accepting>, InstanceId);
 
 impl Accepting {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn begin(self: &Arc<Self>, instance: &InstanceId) -> BeingAccepted {

@@ -7,7 +7,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -111,7 +110,7 @@ impl Queue<'_> {
                 Says::UnderWay | Says::Other | Says::Nothing => {}
             }
         }
-        let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = given.lock();
         let given = given.entry(self.group.name.clone()).or_default();
         // These few are looked at again: they may have got on since.
         let before = std::mem::take(given);
@@ -331,7 +330,7 @@ mod tests {
         let mut requests = Requests::of(&["replace", ""], 1);
         // Nobody has had a turn yet.
         let turn = |requests: &Requests, n| {
-            requests.given.lock().expect("unpoisoned").clear();
+            requests.given.lock().clear();
             requests.turn(n, 0)
         };
         assert_eq!(turn(&requests, 0), Turn::Now);

@@ -1,6 +1,6 @@
 //! Performs actions: one call to the API server or AWS, or a few that belong together.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -230,7 +230,7 @@ async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: Sca
     let ScaleInEvent { reason, note, warning, .. } = event;
     let now = shared.clock.wall();
     let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now).await;
-    let outage = &mut shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner).outage;
+    let outage = &mut shared.pod_events.lock().outage;
     match told {
         Ok(()) => drop(outage.recovered()),
         Err(error) => {

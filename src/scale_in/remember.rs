@@ -1,7 +1,5 @@
 //! What a worker keeps of an action's outcome: when to try again, and what the next plan must know.
 
-use std::sync::PoisonError;
-
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
@@ -118,7 +116,7 @@ impl Worker {
 
     fn hear_of_guard(&mut self, uid: String, result: Result<(), ApiError>) {
         let (task, now) = (Task::Guard(uid), self.shared.clock.now());
-        let mut outage = self.shared.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outage = self.shared.guards.lock();
         match result {
             Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) => {
                 outage.recovered();
@@ -138,7 +136,7 @@ impl Worker {
     /// Conditions are for others: nothing waits for them, and what fails is told rarely, as where the right was left out.
     fn hear_of_report(&mut self, state: DrainState, result: Result<NodeView, ApiError>) {
         let now = self.shared.clock.now();
-        let mut outage = self.shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outage = self.shared.reports.lock();
         match result {
             Ok(node) => {
                 outage.recovered();
@@ -169,7 +167,7 @@ impl Worker {
             Removal::Deletion => events::pod_deleted(&self.name, cause),
         };
         let now = self.shared.clock.now();
-        let mut events = self.shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.shared.pod_events.lock();
         let is_allowed = events.allow(event.warning, now);
         drop(events);
         if !is_allowed {

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::aws::Aws;
@@ -39,7 +40,7 @@ struct Look {
 
 impl TakenOut {
     fn of(&self, group: &GroupName) -> Arc<AsyncMutex<Look>> {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = self.0.lock();
         Arc::clone(looks.entry(group.clone()).or_default())
     }
 

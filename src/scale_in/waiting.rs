@@ -1,9 +1,9 @@
 //! Whom a scale-in waits for, and why.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use crate::cluster::PodName;
 use crate::k8s::NodeName;
@@ -84,7 +84,7 @@ pub struct Board(Mutex<BTreeMap<NodeName, Progress>>);
 impl Board {
     /// Notes how far a node is; `None`: it is not ours to say.
     pub(super) fn set(&self, node: &NodeName, progress: Option<Progress>) {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut board = self.0.lock();
         match progress {
             Some(progress) => board.insert(node.clone(), progress),
             None => board.remove(node),
@@ -97,6 +97,6 @@ impl Board {
 
     /// How far each scale-in is, by node.
     pub fn all(&self) -> BTreeMap<NodeName, Progress> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{BoxStream, FuturesUnordered};
@@ -13,6 +13,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_stream::StreamMap;
@@ -467,7 +468,7 @@ impl Worker {
     /// When the record was first seen, and how far its clock and the API server's is ahead of ours.
     fn record_seen(&self, has_record: bool) -> (Timestamp, SignedDuration) {
         let clock = &self.shared.clock;
-        let mut seen = self.record_seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.record_seen.lock();
         if !has_record {
             *seen = None;
         }

@@ -1,11 +1,12 @@
 //! The way of a process to a world, for processes that are stopped for a while and go on (`SIGSTOP`, a machine that swaps, a hypervisor
 //! that moves it).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -47,7 +48,7 @@ impl<W: World> World for Way<W> {
         let (world, mut stopped) = (Arc::clone(&self.world), self.switch.subscribe());
         let (answer, answered) = oneshot::channel();
         {
-            let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut requests = self.requests.lock();
             while requests.try_join_next().is_some() {}
             requests.spawn(async move {
                 runs(&mut stopped).await;

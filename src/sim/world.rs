@@ -2,10 +2,11 @@
 //! at once, and its Node when it is terminated. A controller registers nodes with load balancers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -198,7 +199,7 @@ fn switch_off(cluster: &Cluster, node: &str) {
 }
 
 fn lock(kubelets: &Kubelets) -> MutexGuard<'_, BTreeMap<String, Kubelet>> {
-    kubelets.lock().unwrap_or_else(PoisonError::into_inner)
+    kubelets.lock()
 }
 
 fn spec(group: &str, instance: &InstanceSnapshot) -> NodeSpec {

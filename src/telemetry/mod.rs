@@ -136,8 +136,9 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 /// What tests read of the log.
 #[cfg(any(test, feature = "simulate"))]
 pub mod captured {
-    use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+    use std::sync::{Arc, LazyLock};
 
+    use parking_lot::Mutex;
     use tracing::Dispatch;
     use tracing::subscriber::NoSubscriber;
 
@@ -150,14 +151,14 @@ pub mod captured {
     impl Log {
         /// All that was written so far.
         pub fn text(&self) -> String {
-            let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let bytes = self.0.lock();
             String::from_utf8_lossy(&bytes).into_owned()
         }
     }
 
     impl io::Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+            self.0.lock().extend(bytes);
             Ok(bytes.len())
         }
 

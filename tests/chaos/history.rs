@@ -1,13 +1,14 @@
 //! What happened in a run: the journals of both worlds, what the driver did, and how things were at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ebbtide::sim::report::{self, Facts, Life, Run};
 use ebbtide::sim::world::World;
 use ebbtide::sim::{autoscaler, aws, cluster};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::scenario::{Cause, Damage, Deed, GroupCause, Scenario, What};
 
@@ -58,7 +59,7 @@ impl Diary {
     }
 
     fn notes(&self) -> MutexGuard<'_, Vec<(Timestamp, Note)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

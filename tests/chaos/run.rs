@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
-use std::sync::Mutex;
 
 use ebbtide::telemetry::{self, LogFormat, LogOptions};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use crate::args;
 use crate::coverage::{Coverage, ENOUGH};
@@ -149,22 +149,22 @@ fn many(range: Range<u64>, options: &Options) -> bool {
     on_all_cores(range, |seed| {
         let run = played(generate::scenario(seed));
         if let Some(history) = &run.history {
-            coverage.lock().expect("unpoisoned").add(history);
+            coverage.lock().add(history);
         }
         if let Some((name, violation)) = run.violations.into_iter().next() {
             println!("seed {seed} violates: {name}\n  {} {}", violation.at, violation.what);
             println!("  replay: cargo test --test chaos -- --seed {seed} --shrink");
-            failed.lock().expect("unpoisoned").insert(seed, name);
+            failed.lock().insert(seed, name);
         }
     });
-    let failed = failed.into_inner().expect("unpoisoned");
+    let failed = failed.into_inner();
     if options.shrinks {
         on_all_cores(failed.iter(), |(seed, name)| {
             let least = shrunk(&generate::scenario(*seed), name);
             println!("seed {seed} violates: {name}, and so does\n{least:#?}");
         });
     }
-    let coverage = coverage.into_inner().expect("unpoisoned");
+    let coverage = coverage.into_inner();
     let is_covered = covered(&coverage, seeds, options);
     println!("chaos: {seeds} seeds, {} h of virtual time, {} failed", coverage.hours(), failed.len());
     if !failed.is_empty() {
@@ -181,7 +181,7 @@ fn on_all_cores<T>(all: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync)
         for _ in 0..workers {
             scope.spawn(|| {
                 loop {
-                    let Some(next) = all.lock().expect("unpoisoned").next() else { return };
+                    let Some(next) = all.lock().next() else { return };
                     work(next);
                 }
             });

@@ -1,7 +1,7 @@
 //! The gRPC service without a connection: bytes go through the decoders and into the handlers, each case on a provider of its own.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +19,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use http_body_util::{BodyExt as _, Full};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
 use tonic::Status;
@@ -73,7 +74,7 @@ impl ScaleIns for Leaving {
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(instance)
+        self.0.lock().contains(instance)
     }
 
     fn accept(
@@ -82,7 +83,7 @@ impl ScaleIns for Leaving {
         _: &GroupName,
         instance: &InstanceId,
     ) -> BoxFuture<'static, Result<Accepted, IntentError>> {
-        let is_new = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(instance.clone());
+        let is_new = self.0.lock().insert(instance.clone());
         ready(Ok(if is_new { Accepted::New } else { Accepted::Already })).boxed()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +26,7 @@ use futures::future::{BoxFuture, ready};
 use futures::{FutureExt as _, StreamExt as _};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::registry::Registry;
 use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, oneshot};
@@ -147,7 +148,7 @@ pub(crate) struct Script<T>(Mutex<T>);
 
 impl<T> Script<T> {
     pub(crate) fn now(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the program needs the right to do in a cluster, and what a policy keeps others from.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use ebbtide::commands::check::needed;
@@ -14,6 +14,7 @@ use ebbtide::sim::world::World;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::journal_queries::{is_asked, is_released};
@@ -30,7 +31,7 @@ struct Caller {
 #[async_trait]
 impl Service for Caller {
     async fn call(&self, request: Request) -> Result<Response, Lost> {
-        self.asked.lock().expect("unpoisoned").insert(question(&request));
+        self.asked.lock().insert(question(&request));
         self.cluster.call(request).await
     }
 }
@@ -144,7 +145,7 @@ async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
         let by_name = ["configmaps", "leases"].contains(&resource.as_str());
         [verb.clone(), group.clone(), resource.clone(), if by_name { name.clone() } else { String::new() }]
     };
-    let asked: BTreeSet<_> = asked.lock().expect("unpoisoned").iter().map(limited).collect();
+    let asked: BTreeSet<_> = asked.lock().iter().map(limited).collect();
     let mut rights = rights();
     assert!(rights.remove(&["scale-in", "", "nodes", ""].map(str::to_owned)), "asked of the policy");
     let too_much: Vec<_> = asked.difference(&rights).collect();

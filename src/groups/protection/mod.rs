@@ -20,10 +20,11 @@ mod take_over;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use self::pending::{PendingRelease, PendingReleases};
@@ -260,7 +261,7 @@ impl Protection {
 
     /// Logs when instances cannot be tagged, and when they can again.
     fn note_tagging(&self, error: Option<&AwsError>) {
-        let mut outage = self.untagged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outage = self.untagged.lock();
         if let Some(error) = error {
             if let Some(lasted) = outage.failed() {
                 tracing::warn!(

@@ -1,9 +1,9 @@
 //! Protected instances that are still to be released, by group, and when.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -178,6 +178,6 @@ impl PendingReleases {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<GroupName, PendingRelease>> {
-        self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_group.lock()
     }
 }

@@ -4,10 +4,11 @@ mod changes;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 pub use self::changes::Change;
@@ -82,25 +83,25 @@ impl Groups {
 
     /// Since when AWS has not described the groups: the beginning of the first refresh that failed. `None` if the last one worked.
     pub fn undescribed_since(&self) -> Option<Timestamp> {
-        *self.undescribed_since.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.undescribed_since.lock()
     }
 
     /// Notes whether a refresh that began at `began` has worked.
     pub fn note_refresh(&self, began: Timestamp, worked: bool) {
-        let mut since = self.undescribed_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.undescribed_since.lock();
         *since = if worked { None } else { since.or(Some(began)) };
     }
 
     /// Publishes a snapshot. Changes accepted well before it was taken are in it and are forgotten.
     pub fn publish(&self, snapshot: Snapshot) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         self.take(&mut seen, snapshot);
     }
 
     /// Publishes sizes and lifecycle states before templates are looked up, which stay as they were: an instance held by a hook
     /// must not wait for templates. Returns what it published, without changes of ours.
     pub fn publish_states(&self, mut states: Snapshot) -> Arc<Snapshot> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         states.is_complete = seen.base.as_ref().is_some_and(|base| base.is_complete);
         for (name, group) in &mut states.groups {
             if let Some(before) = seen.base.as_ref().and_then(|base| base.groups.get(name)) {
@@ -114,7 +115,7 @@ impl Groups {
 
     /// Lays a change of ours over the snapshot and asks for a new refresh.
     pub fn changed(&self, at: Timestamp, change: Change) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.changes.push(at, change, self.latest().as_deref());
         self.swap(&seen);
         drop(seen);
@@ -124,7 +125,7 @@ impl Groups {
     /// A description of `now`, with changes of ours that it may not show yet. One that is older than the last refresh gives way to
     /// that.
     pub fn brought_up_to_date(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         let known = seen.base.as_ref().and_then(|base| base.groups.get(&asg.name));
         let newer =
             known.filter(|known| is_older(&asg, &known.asg)).map(|known| AutoScalingGroup::clone(&known.asg));
@@ -162,12 +163,12 @@ impl Groups {
     /// Notes a group that cluster-autoscaler has grown, or an instance that it has given up: so these are ours.
     pub fn note_asked_for(&self, name: &str) {
         let seen = self.latest().map(|snapshot| snapshot.taken_at).unwrap_or_default();
-        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), seen);
+        self.asked_for.lock().insert(name.to_owned(), seen);
     }
 
     /// Whether that was noted in this run, of what is there still.
     pub fn is_asked_for(&self, name: &str) -> bool {
-        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+        self.asked_for.lock().contains_key(name)
     }
 
     /// Asks discovery for a refresh soon; several such requests make one.
@@ -226,7 +227,7 @@ impl Groups {
 
     /// Drops entries of `asked_for` whose group or instance no snapshot has shown for [`MISSED_FOR`].
     fn forget_gone(&self, snapshot: &Snapshot) {
-        let mut asked_for = self.asked_for.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked_for = self.asked_for.lock();
         asked_for.retain(|name, seen| {
             let name = name.as_str();
             if snapshot.groups.contains_key(name) || snapshot.by_instance.contains_key(name) {

@@ -1,10 +1,11 @@
 //! Answers cluster-autoscaler's question which group is to grow, and says why.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -164,7 +165,7 @@ impl Expander {
                 .and_then(|text| text.parse().map_err(|error| chain(&error))),
             None => Ok(Policy::default()),
         };
-        let mut known = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.policy.lock();
         match read {
             Ok(policy) => *known = (policy, None),
             Err(error) if known.1.as_ref() != Some(&error) => {
@@ -190,7 +191,7 @@ impl Expander {
         };
         let options = standings(options, &known);
         let choice = choose(policy, &options);
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         if let Some(suppressed) = lines.allow(TELL_EVERY) {
             let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
             let (best, why) = (names(&options, &choice), explain(&options, &choice));

@@ -1,10 +1,10 @@
 //! What is known of the groups that could grow. Pure, but for the memory of refusals.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::proto::Option as Offered;
 use crate::clock::elapsed;
@@ -42,7 +42,7 @@ pub struct RefusedLaunches(Mutex<BTreeMap<GroupName, Timestamp>>);
 impl RefusedLaunches {
     /// Notes what a snapshot shows.
     pub fn observe(&self, snapshot: &Snapshot, now: Timestamp) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         let is_refused =
             |group: &Group| group.failure.as_ref().is_some_and(|failure| failure.out_of_resources);
         for (name, _) in snapshot.groups.iter().filter(|(_, group)| is_refused(group)) {
@@ -53,7 +53,7 @@ impl RefusedLaunches {
 
     /// The groups whose refusals still count.
     pub fn recent(&self, now: Timestamp) -> BTreeSet<GroupName> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known
             .iter()
             .filter(|(_, at)| elapsed(**at, now) < REFUSED_FOR)

@@ -13,11 +13,12 @@ mod clients;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs, io};
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{NoServerSessionStorage, ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
@@ -199,7 +200,7 @@ impl Tls {
 
     /// Files that have expired or are not valid yet: no connection succeeds until they are replaced.
     pub fn untimely(&self) -> Vec<TlsProblem> {
-        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.loaded.lock();
         let told = loaded.inner.untimely.iter().filter_map(|(file, why)| {
             Some(TlsProblem::Untimely { file: *file, path: self.path(*file)?.to_owned(), why: why.clone() })
         });
@@ -240,7 +241,7 @@ impl Tls {
 
     /// What is loaded; read again if a file has changed.
     fn refreshed(&self) -> MutexGuard<'_, Loaded> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = self.loaded.lock();
         let now = stamps(&self.options);
         if now != loaded.stamps {
             match read(&self.options, self.clock.wall()) {

@@ -13,9 +13,10 @@ mod outages;
 mod queues;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -184,7 +185,7 @@ impl Notices {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, BTreeMap<String, Noticed>>> {
-        self.by_instance.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_instance.lock()
     }
 }
 

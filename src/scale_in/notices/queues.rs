@@ -1,9 +1,10 @@
 //! How the queues are read, for the metrics. Only the process that reads them knows.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -50,7 +51,7 @@ impl Queues {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Queue>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

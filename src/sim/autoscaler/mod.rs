@@ -33,11 +33,12 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Mutex as Turn;
 
 pub use self::journal::{Because, Event};
@@ -191,11 +192,11 @@ impl Shared {
     }
 
     fn deletions(&self) -> MutexGuard<'_, BTreeMap<String, i32>> {
-        self.deletions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.deletions.lock()
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.journal.lock()
     }
 }
 

@@ -3,9 +3,10 @@
 //! Every read shows the state as of now. [`Aws::run`] makes things happen on time, for whoever follows the journal. The lock
 //! is never held across an await.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::behaviour::Behaviour;
@@ -103,7 +104,7 @@ impl Aws {
     /// The state as of now.
     fn now(&self) -> (MutexGuard<'_, Kept>, Timestamp) {
         // A panic under the lock fails the test anyway; what others see then does not matter.
-        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.kept.lock();
         let now = self.0.clock.now();
         kept.step(now);
         (kept, now)

@@ -1,11 +1,12 @@
 //! The scenes of `ebbtide simulate`, on a world with two groups: `web` with a lifecycle hook, `batch` without.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use super::witness::{Witness, machine};
@@ -76,7 +77,7 @@ impl Scenario {
         tasks.spawn(async move {
             let unreachable = || tonic::transport::Endpoint::from_static("http://nowhere").connect_lazy();
             autoscaler::run(&stage, || {
-                let client = at.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let client = at.lock().clone();
                 client.unwrap_or_else(|| Connect::new(unreachable()))
             })
             .await;
@@ -221,7 +222,7 @@ impl Scenario {
     }
 
     async fn kill(&mut self) {
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.reached.lock() = None;
         if let Some(program) = self.program.take() {
             program.kill().await;
         }
@@ -235,7 +236,7 @@ impl Scenario {
 
     /// From now on cluster-autoscaler reaches this one.
     fn reach(&mut self, program: Program) {
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(program.client());
+        *self.reached.lock() = Some(program.client());
         self.program = Some(program);
     }
 

@@ -1,10 +1,10 @@
 //! Prints the simulation's events as they happen, and remembers what the journals do not say.
 
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::sim::cluster::{Cluster, Event};
 use crate::sim::report::{Facts, Happening, Machine, Program, Scene, Seconds, live};
@@ -98,7 +98,7 @@ impl Witness {
     }
 
     fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.facts.lock()
     }
 }
 

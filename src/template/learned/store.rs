@@ -5,9 +5,10 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::{Learned, is_settled};
@@ -201,7 +202,7 @@ impl LearnedStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<GroupName, Known>> {
-        self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_group.lock()
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) mod panics;
 mod setting;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::aws::Aws;
@@ -24,6 +24,7 @@ use ebbtide::sim::program::Program;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::history::{Diary, End, History, Note};
@@ -228,11 +229,11 @@ impl Stage {
             .map(|n| &self.replicas[(self.preferred + n) % all])
             .filter(|replica| !replica.is_paused())
             .find_map(|replica| replica.program.as_ref());
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = running.map(Program::client);
+        *self.reached.lock() = running.map(Program::client);
     }
 
     fn client(&self) -> Option<Client> {
-        self.reached.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.reached.lock().clone()
     }
 
     /// Waits until nothing has been on its way out for a while.
@@ -285,7 +286,7 @@ impl Stage {
         self.others.spawn(async move {
             loop {
                 tokio::time::sleep(ASKED).await;
-                let client = reached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let client = reached.lock().clone();
                 let Some(mut client) = client else { continue };
                 for group in &groups {
                     let answer = target_size(&mut client, group).await;

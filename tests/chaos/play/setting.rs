@@ -1,7 +1,7 @@
 //! What there is at the beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::cluster::Candidate;
@@ -17,6 +17,7 @@ use ebbtide::sim::cluster::{
 use ebbtide::sim::paused::Switch;
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::{POOL, World};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 
@@ -93,7 +94,7 @@ impl Stage {
         let reached = Arc::clone(&self.reached);
         self.tasks.spawn(async move {
             let connect = || {
-                let client = reached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let client = reached.lock().clone();
                 client.unwrap_or_else(nobody)
             };
             autoscaler.run(connect).await;
