@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use serde_json::Value;
 
 use super::action::Action;
 use super::claims::Claims;
@@ -17,8 +16,9 @@ use super::node_patch;
 use super::record::{Phase, Record, Written};
 use super::returns::Returns;
 use super::rolled::Rolled;
+use super::same_writes::SameWrites;
 use crate::aws::{AwsError, Lifecycle};
-use crate::clock::{backoff, later, signed, spread};
+use crate::clock::{backoff, signed, spread};
 use crate::cluster::{Answer, BudgetSeen, DrainState, NodeView, PodView};
 use crate::telemetry::chain;
 
@@ -39,50 +39,6 @@ pub(super) const LASTING_AFTER: u32 = 5;
 
 /// How far the wall clock and ours part between two readings. Terminations are further apart.
 const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_millis(100);
-
-/// From this many writes of a Node that want the same, one after the other, there is a pause after each. A few come too late, as others
-/// write the Node too.
-const PAUSE_FROM: u32 = 3;
-
-/// A warning tells of more of them than this: a busy API server's conflicts, and a limit that moves by a second, come to as many by
-/// coincidence.
-const WARN_ABOVE: u32 = 2 * PAUSE_FROM;
-
-/// Two writes that want the same count as one after the other if they end no further apart than this, plus the pause between them.
-const REPEATED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
-
-/// Writes of a Node that want the same, one after the other: somebody undoes them, or they always come too late.
-#[derive(Clone, Debug, Default)]
-struct SameWrites {
-    /// What they want, without figures: each has other moments and another version in it.
-    wanted: String,
-    /// What the one that is under way wants.
-    under_way: String,
-    many: u32,
-    last: Timestamp,
-}
-
-impl SameWrites {
-    /// The pause after the last of them.
-    fn pause(&self) -> SignedDuration {
-        match self.many.checked_sub(PAUSE_FROM) {
-            None => SignedDuration::ZERO,
-            Some(more) => signed(backoff(more + 1, Duration::from_secs(1), Duration::from_secs(30))),
-        }
-    }
-
-    fn begin(&mut self, patch: &Value) {
-        self.under_way = patch.to_string().chars().filter(|letter| !letter.is_ascii_digit()).collect();
-    }
-
-    /// Takes in that the write under way was done, or came too late. One that was not answered, or refused, is no sign of anybody.
-    fn end(&mut self, now: Timestamp) {
-        let wanted = std::mem::take(&mut self.under_way);
-        let is_same = wanted == self.wanted && now < later(self.last, REPEATED_WITHIN + self.pause());
-        self.many = if is_same { self.many.saturating_add(1) } else { 1 };
-        (self.wanted, self.last) = (wanted, now);
-    }
-}
 
 /// Something tried until it works.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -436,7 +392,7 @@ impl Memory {
     /// Whether people are to be told that the writes of the Node want the same again and again, and are paced: once in a while.
     pub fn tells_of_same_writes(&mut self, now: Timestamp) -> bool {
         let is_due = self.told_of_same_writes.is_none_or(|at| at + ANNOUNCE_AGAIN_AFTER <= now);
-        let tells = is_due && self.same_writes.many > WARN_ABOVE;
+        let tells = is_due && self.same_writes.are_telling();
         if tells {
             self.told_of_same_writes = Some(now);
         }

@@ -9,7 +9,7 @@
 //! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`],
 //!   [`flush`] and [`release`]; [`twins`] is for several Nodes that name one instance; [`class`] and [`returns`] tell which
 //!   pods leave, [`going`] when their grace ends, [`rolled`] which DaemonSet pods are replaced meanwhile.
-//! - [`perform`] makes the calls; [`remember`] keeps what the next plan must know of the outcome.
+//! - [`pod_watches`] brings a worker the pods; [`perform`] makes the calls; [`remember`] keeps what the next plan must know of the outcome.
 //! - [`heartbeat`] keeps the lifecycle hooks waiting, whatever becomes of the rest.
 //! - [`record`] is everything that must survive: an annotation, read once when the Node comes in. [`claims`] says what of
 //!   it is believed.
@@ -49,12 +49,14 @@ mod outcome;
 mod perform;
 pub mod plan;
 mod pod_events;
+mod pod_watches;
 pub mod preview;
 mod release;
 mod remember;
 mod report;
 mod returns;
 mod rolled;
+mod same_writes;
 mod settings;
 pub mod situation;
 pub mod status;

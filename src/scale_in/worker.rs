@@ -3,20 +3,15 @@
 //!
 //! A worker holds no state that must survive and may be dropped at any moment: the next one finds out by looking.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::stream::{BoxStream, FuturesUnordered};
+use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher::{self, Event};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::Instant;
-use tokio_stream::StreamMap;
 use tracing::Span;
 
 use super::action::{Action, Plan};
@@ -36,16 +31,16 @@ use super::operator_queue;
 use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
+use super::pod_watches::{Pods, Watches};
 use super::record::{Phase, Record, Written};
 use super::situation::Situation;
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
-use crate::cluster::{CHANGED_WITHIN, NodeView, PodView, Seen, Sink, deliver, may_have_room};
+use crate::cluster::{CHANGED_WITHIN, NodeView, may_have_room};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
-use crate::telemetry::{Outage, chain};
 
 /// Shortest pause between plans that only the clock asks for.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
@@ -53,116 +48,6 @@ const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 /// What another process wrote while it led is seen by this time after this one began to lead: its last write may take as long as the API
 /// server lets it ([`CHANGED_WITHIN`]), and a watch that broke is back after five seconds.
 const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(CHANGED_WITHIN.as_secs() as i64 + 5);
-
-/// Pods of the node and of others that name the same instance, by UID.
-#[derive(Default)]
-struct Pods {
-    /// Nodes whose pods have been listed.
-    listed: RefCell<BTreeSet<NodeName>>,
-    /// Those whose pods are being listed, or whose watch broke.
-    relisting: RefCell<BTreeSet<NodeName>>,
-    by_uid: RefCell<BTreeMap<String, PodView>>,
-}
-
-/// The pods of one node.
-struct PodsOf<'a>(&'a str, &'a Pods);
-
-impl Sink<Seen<Pod>> for PodsOf<'_> {
-    type Kept = PodView;
-
-    fn reduce(&self, pod: Seen<Pod>) -> PodView {
-        PodView::from(&pod)
-    }
-
-    fn apply(&self, pod: PodView) {
-        self.1.by_uid.borrow_mut().insert(pod.uid.clone(), pod);
-    }
-
-    fn delete(&self, pod: PodView) {
-        self.1.by_uid.borrow_mut().remove(&pod.uid);
-    }
-
-    fn listing(&self) {
-        self.1.relisting.borrow_mut().insert(self.0.into());
-    }
-
-    fn reset(&self, pods: Vec<PodView>) {
-        self.1.relisting.borrow_mut().remove(self.0);
-        let mut by_uid = self.1.by_uid.borrow_mut();
-        by_uid.retain(|_, pod| pod.node != self.0);
-        by_uid.extend(pods.into_iter().map(|pod| (pod.uid.clone(), pod)));
-        self.1.listed.borrow_mut().insert(self.0.into());
-    }
-}
-
-/// Pod watches by node, and what each has listed so far.
-#[derive(Default)]
-struct Watches {
-    streams: StreamMap<NodeName, BoxStream<'static, watcher::Result<Event<Seen<Pod>>>>>,
-    listing: BTreeMap<NodeName, Vec<PodView>>,
-    outage: Outage,
-    /// When one of them failed last.
-    failed: Option<Instant>,
-}
-
-/// Watches that run this long without a failure work: a failure after that begins another outage.
-const STABLE_AFTER: Duration = Duration::from_secs(30);
-
-impl Watches {
-    /// Watches the pods of exactly these nodes.
-    fn keep(&mut self, shared: &Shared, nodes: &BTreeSet<NodeName>, pods: &Pods) {
-        let ended: Vec<_> = self.streams.keys().filter(|&name| !nodes.contains(name)).cloned().collect();
-        for name in ended {
-            self.streams.remove(&name);
-            self.listing.remove(&name);
-            pods.listed.borrow_mut().remove(&name);
-            pods.relisting.borrow_mut().remove(&name);
-            pods.by_uid.borrow_mut().retain(|_, pod| pod.node != name);
-        }
-        for name in nodes {
-            if !self.streams.contains_key(name) {
-                self.streams.insert(name.clone(), shared.cluster.pods_on(name).boxed());
-            }
-        }
-    }
-
-    /// Takes in an event, and everything else that has arrived: one plan is made of all.
-    fn take_in(&mut self, node: NodeName, event: watcher::Result<Event<Seen<Pod>>>, pods: &Pods) {
-        let mut next = Some((node, event));
-        while let Some((node, event)) = next {
-            match event {
-                Ok(event) => self.deliver(&node, event, pods),
-                Err(error) => {
-                    pods.relisting.borrow_mut().insert(node.clone());
-                    let failed = Instant::now();
-                    if self.failed.replace(failed).is_some_and(|before| before + STABLE_AFTER < failed) {
-                        // Nothing has changed since to tell that it works again.
-                        self.outage.recovered();
-                    }
-                    if let Some(lasted) = self.outage.failed() {
-                        let outage_seconds = lasted.as_secs();
-                        tracing::warn!(node = node.as_str(), outage_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
-                    }
-                }
-            }
-            next = self.streams.next().now_or_never().flatten();
-        }
-    }
-
-    fn deliver(&mut self, node: &NodeName, event: Event<Seen<Pod>>, pods: &Pods) {
-        // A list says nothing of the watch, which may be refused all the same.
-        let is_of_the_watch = matches!(event, Event::Apply(_) | Event::Delete(_));
-        let outage_took = if is_of_the_watch { self.outage.recovered() } else { None };
-        if let Some(lasted) = outage_took {
-            tracing::info!(
-                node = node.as_str(),
-                outage_seconds = lasted.as_secs(),
-                "the watch of the node's pods works again"
-            );
-        }
-        deliver(event, self.listing.entry(node.clone()).or_default(), &PodsOf(node, pods));
-    }
-}
 
 /// When a Node's record was first seen, and how far the wall clock was ahead of ours then; `None` without a record.
 /// Outlives a worker that panics.
@@ -187,7 +72,7 @@ enum Next {
 }
 
 /// What is known of a node at one moment.
-struct Look {
+struct Observed {
     now: Timestamp,
     /// How far the wall clock was ahead of ours when the record came, and when that was.
     ahead: SignedDuration,
@@ -396,7 +281,7 @@ impl Worker {
     }
 
     /// Looks at what else is known of the node, and notes what the next plans must know of it.
-    fn look(&mut self, node: &NodeView) -> Look {
+    fn look(&mut self, node: &NodeView) -> Observed {
         if self.instance != node.instance {
             if self.instance.is_some() {
                 // Another machine has the Node's name: nothing that was found out counts for it.
@@ -434,7 +319,18 @@ impl Worker {
         let hook = self.hook(node, &instance, leads);
         let heartbeats_denied = group.is_some_and(|group| self.shared.holds.are_heartbeats_denied(group));
         let (beside, speaks) = self.beside(node);
-        Look { now, ahead, record_seen, leads, instance, our_limit, hook, heartbeats_denied, beside, speaks }
+        Observed {
+            now,
+            ahead,
+            record_seen,
+            leads,
+            instance,
+            our_limit,
+            hook,
+            heartbeats_denied,
+            beside,
+            speaks,
+        }
     }
 
     /// The other Nodes that name the instance, and whether this one speaks for it. If so, their pods count too.

@@ -1,0 +1,56 @@
+//! Tells writes of a Node that want the same again and again, and slows them down: somebody else writes it as well. Pure.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use crate::clock::{backoff, later, signed};
+
+/// From this many writes of a Node that want the same, one after the other, there is a pause after each. A few come too late, as others
+/// write the Node too.
+const PAUSE_FROM: u32 = 3;
+
+/// A warning tells of more of them than this: a busy API server's conflicts, and a limit that moves by a second, come to as many by
+/// coincidence.
+const WARN_ABOVE: u32 = 2 * PAUSE_FROM;
+
+/// Two writes that want the same count as one after the other if they end no further apart than this, plus the pause between them.
+const REPEATED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+
+/// Writes of a Node that want the same, one after the other: somebody undoes them, or they always come too late.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SameWrites {
+    /// What they want, without figures: each has other moments and another version in it.
+    wanted: String,
+    /// What the one that is under way wants.
+    under_way: String,
+    many: u32,
+    last: Timestamp,
+}
+
+impl SameWrites {
+    /// The pause after the last of them.
+    pub(super) fn pause(&self) -> SignedDuration {
+        match self.many.checked_sub(PAUSE_FROM) {
+            None => SignedDuration::ZERO,
+            Some(more) => signed(backoff(more + 1, Duration::from_secs(1), Duration::from_secs(30))),
+        }
+    }
+
+    pub(super) fn begin(&mut self, patch: &Value) {
+        self.under_way = patch.to_string().chars().filter(|letter| !letter.is_ascii_digit()).collect();
+    }
+
+    /// Takes in that the write under way was done, or came too late. One that was not answered, or refused, is no sign of anybody.
+    pub(super) fn end(&mut self, now: Timestamp) {
+        let wanted = std::mem::take(&mut self.under_way);
+        let is_same = wanted == self.wanted && now < later(self.last, REPEATED_WITHIN + self.pause());
+        self.many = if is_same { self.many.saturating_add(1) } else { 1 };
+        (self.wanted, self.last) = (wanted, now);
+    }
+    /// Whether there are too many for a coincidence.
+    pub(super) fn are_telling(&self) -> bool {
+        self.many > WARN_ABOVE
+    }
+}
