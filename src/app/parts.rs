@@ -51,7 +51,7 @@ impl Parts {
         traces: Traces,
         stop: CancellationToken,
     ) -> Self {
-        let shared = Arc::new(Shared { dry_run, traces, ..shared(config, aws, cluster, clock, stop) });
+        let shared = Arc::new(shared(config, aws, cluster, clock, dry_run, traces, stop));
         let mut registry = Registry::default();
         let rpc_metrics = register(&mut registry, &shared);
         let running = Running::default();
@@ -86,7 +86,15 @@ impl Parts {
     }
 }
 
-fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: CancellationToken) -> Shared {
+fn shared(
+    config: &Config,
+    aws: Aws,
+    cluster: Cluster,
+    clock: Clock,
+    dry_run: Option<DryRun>,
+    traces: Traces,
+    stop: CancellationToken,
+) -> Shared {
     let groups = Arc::new(Groups::new(config.snapshot_max_age));
     let nodes = Arc::new(Nodes::default());
     let leadership =
@@ -104,7 +112,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         notices: Notices::default(),
         // A message that is read is hidden from others.
         queues: config.queue_urls.iter().filter(|_| !config.dry_run).cloned().collect(),
-        dry_run: None,
+        dry_run,
         protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
         own_pod: own_pod(config, &cluster),
         leadership: leadership(clock.clone()),
@@ -116,7 +124,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         turns_given: Mutex::default(),
         waiting: Arc::new(Board::default()),
         history: History::default(),
-        traces: Traces::default(),
+        traces,
         metrics: Metrics::default(),
         cluster,
         aws,
