@@ -92,17 +92,17 @@ impl Gate {
 }
 
 /// Tells what is going on, when it is asked.
-pub type Look = Arc<dyn Fn() -> Status + Send + Sync>;
+pub type StatusSource = Arc<dyn Fn() -> Status + Send + Sync>;
 
 #[derive(Clone)]
 struct Admin {
     readiness: Readiness,
     registry: Arc<Registry>,
-    look: Look,
+    source: StatusSource,
 }
 
 /// `/livez`, `/readyz`, `/metrics`, `/status` and `/status.json`.
-pub fn router(readiness: Readiness, registry: Arc<Registry>, look: Look) -> Router {
+pub fn router(readiness: Readiness, registry: Arc<Registry>, source: StatusSource) -> Router {
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -112,7 +112,7 @@ pub fn router(readiness: Readiness, registry: Arc<Registry>, look: Look) -> Rout
         .route("/status.json", get(status_json))
         .route("/status.css", get(async || typed("text/css; charset=utf-8", page::STYLE)))
         .route("/status.js", get(async || typed("text/javascript; charset=utf-8", page::SCRIPT)))
-        .with_state(Admin { readiness, registry, look })
+        .with_state(Admin { readiness, registry, source })
 }
 
 /// A body that is what its type says, and is not kept: the next request may find another version.
@@ -126,12 +126,12 @@ fn typed(kind: &'static str, body: impl IntoResponse) -> impl IntoResponse {
 }
 
 async fn status(State(admin): State<Admin>) -> impl IntoResponse {
-    let page = typed("text/html; charset=utf-8", page::page(&(admin.look)()));
+    let page = typed("text/html; charset=utf-8", page::page(&(admin.source)()));
     ([(header::CONTENT_SECURITY_POLICY, page::POLICY)], page)
 }
 
 async fn status_json(State(admin): State<Admin>) -> impl IntoResponse {
-    match serde_json::to_string(&(admin.look)()) {
+    match serde_json::to_string(&(admin.source)()) {
         Ok(json) => typed("application/json", json).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
