@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebbtide::config::Config;
 use ebbtide::sim::aws::{MixedSpec, NodeGroupSpec, Operation, TemplateData, TemplateSpec};
 use ebbtide::sim::cluster::Verb;
-use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::world::World;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_pb::api::core::v1::Node as Template;
@@ -96,6 +96,21 @@ async fn another_version_of_the_launch_template_makes_it_forget() {
     // It is not remembered by a later start either.
     let scene = restarted(scene).await;
     assert_eq!(label(&template(&scene, GROUP).await, "team"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_tag_is_off_for_a_while_has_its_template_back_with_the_tag() {
+    let scene = at_zero(World::new(1)).await;
+    scene.world.aws.untag_group(GROUP, TAG);
+    assert!(eventually(SOON, || async { scene.groups().await.is_ok_and(|groups| groups.is_empty()) }).await);
+    // Long enough for that to be written.
+    let scene = restarted(scene).await;
+    tokio::time::sleep(SOON).await;
+    scene.world.aws.add_group(group("other", 0));
+    tokio::time::sleep(SOON).await;
+    scene.world.aws.tag_group(GROUP, TAG, "true");
+    assert!(eventually(SOON, || async { try_template(&scene, GROUP).await.is_ok() }).await);
+    assert_learned(&scene).await;
 }
 
 #[tokio::test(start_paused = true)]

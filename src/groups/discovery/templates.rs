@@ -118,7 +118,7 @@ impl Templates {
             made.map(|(seen, resolved)| self.template(seen, resolved, aws.region(), now)).collect();
         let names: BTreeSet<GroupName> = groups.iter().map(|seen| seen.group.asg.name.clone()).collect();
         if let Some(learned) = &self.learned {
-            learned.retain(|name| names.contains(name));
+            learned.shown(&names, now);
         }
         self.last.retain(|name, _| names.contains(name));
         self.left_out.retain(|name, _| names.contains(name));

@@ -79,6 +79,9 @@ pub struct Learned {
     pub taints: Vec<Taint>,
     /// Labels and taints that EKS has ever given; nodes do not teach those.
     pub given: Given,
+    /// Since when no refresh has shown the group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub absent_since: Option<Timestamp>,
 }
 
 /// Keys of labels and taints that EKS gives to a managed node group.

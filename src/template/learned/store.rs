@@ -6,6 +6,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
@@ -13,8 +14,13 @@ use tokio::sync::watch;
 
 use super::{Learned, is_settled};
 use crate::aws::{AutoScalingGroup, Lifecycle, ManagedNodeGroup, Revision};
+use crate::clock::elapsed;
 use crate::cluster::{NodeView, Nodes};
 use crate::k8s::GroupName;
+
+/// How long it is kept what is learned of a group that no refresh shows: a tag that was taken off or mistyped, here or in a flag, is put
+/// right within days, and nothing would teach it again of a group at zero.
+const KEPT_FOR: Duration = Duration::from_hours(7 * 24);
 
 /// All that is learned, by group.
 #[derive(Debug)]
@@ -147,12 +153,24 @@ impl LearnedStore {
         self.lock().get(group).map(|known| Arc::clone(&known.learned))
     }
 
-    /// Forgets groups for which `is_there` is false.
-    pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
-        let mut by_group = self.lock();
-        let before = by_group.len();
-        by_group.retain(|group, _| is_there(group));
-        if by_group.len() < before {
+    /// Notes that a refresh has shown these groups, and forgets those that none has shown for a week. A refresh that shows no group at all
+    /// tells of selectors that are wrong.
+    pub fn shown(&self, groups: &BTreeSet<GroupName>, now: Timestamp) {
+        if groups.is_empty() {
+            return;
+        }
+        let mut is_changed = false;
+        self.lock().retain(|group, known| {
+            let before = known.learned.absent_since;
+            let since = if groups.contains(group) { None } else { before.or(Some(now)) };
+            let stays = since.is_none_or(|since| elapsed(since, now) < KEPT_FOR);
+            is_changed |= since != before || !stays;
+            if since != before {
+                Arc::make_mut(&mut known.learned).absent_since = since;
+            }
+            stays
+        });
+        if is_changed {
             self.touch();
         }
     }
@@ -182,14 +200,12 @@ impl LearnedStore {
         let _ = self.loaded.subscribe().wait_for(|loaded| *loaded).await;
     }
 
-    /// All that is learned. Groups without nodes come first: nothing would teach it again.
+    /// All that is learned. Groups without nodes come first, as nothing would teach it again; those that are absent come last.
     pub fn all(&self) -> Vec<(GroupName, Arc<Learned>)> {
         let by_group = self.lock();
-        let with = |has_nodes: bool| by_group.iter().filter(move |(_, known)| known.has_nodes == has_nodes);
-        with(false)
-            .chain(with(true))
-            .map(|(group, known)| (group.clone(), Arc::clone(&known.learned)))
-            .collect()
+        let mut all: Vec<_> = by_group.iter().collect();
+        all.sort_by_key(|(_, known)| (known.learned.absent_since.is_some(), known.has_nodes));
+        all.into_iter().map(|(group, known)| (group.clone(), Arc::clone(&known.learned))).collect()
     }
 
     /// Changes whenever something is learned or forgotten.
@@ -214,6 +230,7 @@ mod tests {
     use crate::aws::Instance;
     use crate::clock::later;
     use crate::k8s::names;
+    use crate::template::learned::config_map;
 
     fn now() -> Timestamp {
         Timestamp::from_second(1_700_000_000).expect("in range")
@@ -262,6 +279,44 @@ mod tests {
             seen(&store, instances).expect("is known");
             assert_eq!(changed().expect("the store is there"), is_written, "{instances:?}");
         }
+    }
+
+    #[test]
+    fn a_group_that_no_refresh_shows_is_forgotten_after_a_week_in_which_others_are_shown() {
+        let names = |names: &[&str]| names.iter().map(|name| GroupName::from(*name)).collect::<BTreeSet<_>>();
+        let (web, other, none) = (names(&["web"]), names(&["other"]), names(&[]));
+        let day = |n: i64| later(now(), SignedDuration::from_hours(24 * n));
+        let kept = |looks: &[(i64, &BTreeSet<GroupName>)]| {
+            let store = store();
+            seen(&store, &["i-1"]).expect("is known");
+            for (at, groups) in looks {
+                store.shown(groups, day(*at));
+                // As from another process.
+                let text = config_map::written(&store);
+                let next = LearnedStore::new(Arc::clone(&store.nodes));
+                next.load(config_map::read(&text).expect("well-formed"));
+                assert_eq!(next.known("web"), store.known("web"));
+            }
+            store.known("web").is_some()
+        };
+        assert!(kept(&[(0, &other), (6, &other)]));
+        assert!(!kept(&[(0, &other), (6, &other), (7, &other)]));
+        assert!(kept(&[(0, &other), (6, &web), (7, &other), (13, &other)]));
+        assert!(kept(&[(0, &none), (7, &none), (99, &none)]));
+    }
+
+    #[test]
+    fn groups_that_are_absent_are_the_last_to_be_written_and_those_with_nodes_the_last_but_those() {
+        let store = store();
+        let learned = |absent_since| Learned { absent_since, ..Learned::default() };
+        store.load(
+            [("a-absent", learned(Some(now()))), ("b-at-zero", learned(None))]
+                .map(|(name, learned)| (name.into(), learned))
+                .into(),
+        );
+        seen(&store, &["i-1"]).expect("is known");
+        let order: Vec<_> = store.all().into_iter().map(|(name, _)| name.to_string()).collect();
+        assert_eq!(order, ["b-at-zero", "web", "a-absent"]);
     }
 
     /// A look is skipped only if nothing of what it depends on has changed.
