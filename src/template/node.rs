@@ -87,7 +87,7 @@ fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
 /// The GPU model label, unless real nodes have shown whether they have it.
 fn model(facts: &Facts<'_>, types: &[&str], first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
     let has_gpu = figures.capacity.devices.contains_key(names::NVIDIA_GPU);
-    let has_shown = |learned: &Learned| learned.has_seen_nodes() && !learned.is_of_another_type(types);
+    let has_shown = |learned: &Learned| learned.has_seen_nodes() && !learned.is_of_other_types(types);
     let was_seen = facts.learned.is_some_and(has_shown);
     devices::model(first).filter(|_| has_gpu && !was_seen)
 }

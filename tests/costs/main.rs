@@ -66,7 +66,7 @@ fn nodes_that_have_not_changed_are_not_compared_again() {
     let store = LearnedStore::new(Arc::clone(&nodes));
     let group = group();
     let now = Timestamp::UNIX_EPOCH + Duration::from_hours(1);
-    let look = || store.learn(&group, &BTreeSet::new(), None, now).expect("the nodes teach");
+    let look = || store.learn(&group, &BTreeSet::new(), &[], None, now).expect("the nodes teach");
     report("1");
     let first = [look(), look()];
     report("2");

@@ -95,11 +95,12 @@ pub struct Given {
 }
 
 impl Learned {
-    /// What is known after looking at these nodes, all launched from `revisions`; `None` if nothing. `given` is EKS's
-    /// answer, if there is one.
+    /// What is known after looking at these nodes, all launched from `revisions`; `None` if nothing. `types` are what the group launches
+    /// now, of which others teach nothing; none if that is not known. `given` is EKS's answer, if there is one.
     pub fn from(
         known: Option<&Self>,
         revisions: &BTreeSet<Revision>,
+        types: &[&str],
         given: Option<&ManagedNodeGroup>,
         nodes: &[Arc<NodeView>],
         now: Timestamp,
@@ -114,8 +115,11 @@ impl Learned {
         if let Some(given) = given {
             learned.remember(given);
         }
-        let mut teachers: Vec<&NodeView> =
-            nodes.iter().map(Arc::as_ref).filter(|node| can_teach(node)).collect();
+        let mut teachers: Vec<&NodeView> = nodes
+            .iter()
+            .map(Arc::as_ref)
+            .filter(|node| can_teach(node) && !is_of_past(node, types))
+            .collect();
         teachers.sort_by_key(|node| std::cmp::Reverse(node.created));
         teachers.truncate(TEACHERS);
         if teachers.is_empty() {
@@ -129,6 +133,9 @@ impl Learned {
         learned.learn_figures(&teachers, now);
         let settled: Vec<_> = teachers.iter().copied().filter(|node| is_settled(node, now)).collect();
         if !settled.is_empty() {
+            if learned.is_of_other_types(types) && settled.iter().any(|node| is_among(node, types)) {
+                learned.forget_labels();
+            }
             learned.learn_labels(&settled);
             learned.learn_taints(&settled);
             learned.settled.extend(types_of(&settled));
@@ -181,6 +188,14 @@ impl Learned {
         self.taints.retain(|taint| !self.given.taints.contains(&taint.key));
         self.taints.extend(answer.taints.iter().cloned());
         sort(&mut self.taints);
+    }
+
+    /// Forgets what nodes of types have shown that are launched no more: beside it, what those of other types show would seem to differ.
+    fn forget_labels(&mut self) {
+        let of_eks = self.answer_of_eks();
+        (self.labels, self.taints) = (of_eks.labels.into_iter().collect(), of_eks.taints);
+        self.varying.clear();
+        self.settled.clear();
     }
 
     fn learn_figures(&mut self, teachers: &[&NodeView], now: Timestamp) {
@@ -254,16 +269,13 @@ impl Learned {
     /// Labels of a new node of a group that may launch these types. One type does not speak for others, which may have
     /// another GPU or none.
     pub(super) fn labels_among(&self, types: &[&str]) -> impl Iterator<Item = (&String, &String)> {
-        let speak = if types.len() < 2 { !self.is_of_another_type(types) } else { self.settled.len() > 1 };
+        let speak = !self.is_of_other_types(types) && (types.len() < 2 || self.settled.len() > 1);
         self.labels.iter().filter(move |(key, _)| speak || self.given.labels.contains(*key))
     }
 
-    /// Whether the group launches one type now, and all nodes that have settled were of others. What is no EC2 type's name
-    /// (k3s labels its nodes so) tells of none.
-    pub(super) fn is_of_another_type(&self, types: &[&str]) -> bool {
-        let [only] = types else { return false };
-        let is_other = |name: &String| name.contains('.') && name != only;
-        !self.settled.is_empty() && self.settled.iter().all(is_other)
+    /// Whether the group launches these types now, and all nodes that have settled were of others.
+    pub(super) fn is_of_other_types(&self, types: &[&str]) -> bool {
+        !self.settled.is_empty() && self.settled.iter().all(|name| is_past(name, types))
     }
 
     /// A type's figures, corrected by its last node.
@@ -273,6 +285,20 @@ impl Learned {
             None => computed,
         }
     }
+}
+
+/// Whether a group that launches these types now launches this one no more. What is no EC2 type's name (k3s labels its nodes so) tells
+/// of none.
+fn is_past(name: &str, types: &[&str]) -> bool {
+    !types.is_empty() && name.contains('.') && !types.contains(&name)
+}
+
+fn is_of_past(node: &NodeView, types: &[&str]) -> bool {
+    node.labels.get(names::INSTANCE_TYPE).is_some_and(|name| is_past(name, types))
+}
+
+fn is_among(node: &NodeView, types: &[&str]) -> bool {
+    node.labels.get(names::INSTANCE_TYPE).is_some_and(|name| types.contains(&name))
 }
 
 /// Whether a node is typical of its group: Ready, not under maintenance, not about to go.

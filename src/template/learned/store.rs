@@ -44,6 +44,7 @@ struct Known {
 #[derive(Debug)]
 struct Look {
     revisions: BTreeSet<Revision>,
+    types: Vec<String>,
     given: Option<ManagedNodeGroup>,
     nodes: Vec<Arc<NodeView>>,
     /// How many of the nodes were settled. Time settles them in one order, so that the number says which.
@@ -54,6 +55,7 @@ impl Look {
     fn is(
         &self,
         revisions: &BTreeSet<Revision>,
+        types: &[&str],
         given: Option<&ManagedNodeGroup>,
         nodes: &[Arc<NodeView>],
         settled: usize,
@@ -64,6 +66,7 @@ impl Look {
             && self.nodes.len() == nodes.len()
             && self.nodes.iter().zip(nodes).all(is_same)
             && self.revisions == *revisions
+            && self.types == types
             && self.given.as_ref() == given
     }
 }
@@ -75,12 +78,13 @@ impl LearnedStore {
         Self { nodes, by_group, version: watch::Sender::new(0), loaded: watch::Sender::new(false) }
     }
 
-    /// Looks at the nodes of a group that launches `revisions`. An instance without a known launch source counts as one
+    /// Looks at the nodes of a group that launches `types` from `revisions`. An instance without a known launch source counts as one
     /// of those. `given` is EKS's description of its node group.
     pub fn learn(
         &self,
         group: &AutoScalingGroup,
         revisions: &BTreeSet<Revision>,
+        types: &[&str],
         given: Option<&ManagedNodeGroup>,
         now: Timestamp,
     ) -> Option<Arc<Learned>> {
@@ -100,13 +104,13 @@ impl LearnedStore {
         let entry = by_group.get_mut(&group.name);
         let known = entry.as_ref().map(|entry| Arc::clone(&entry.learned));
         if let Some(look) = entry.and_then(|entry| entry.fruitless.as_mut())
-            && look.is(revisions, given, &nodes, settled)
+            && look.is(revisions, types, given, &nodes, settled)
         {
             // Replaced Nodes are not held.
             look.nodes = nodes;
             return known;
         }
-        let learned = Learned::from(known.as_deref(), revisions, given, &nodes, now);
+        let learned = Learned::from(known.as_deref(), revisions, types, given, &nodes, now);
         let has_seen = |learned: &Learned| learned.has_seen_nodes();
         if known.as_deref().is_some_and(has_seen) && !learned.as_ref().is_some_and(has_seen) {
             tracing::info!(
@@ -124,7 +128,8 @@ impl LearnedStore {
         if let Some(known) = known.filter(|known| **known == learned) {
             if let Some(entry) = by_group.get_mut(&group.name) {
                 let (revisions, given) = (revisions.clone(), given.cloned());
-                entry.fruitless = Some(Look { revisions, given, nodes, settled });
+                let types = types.iter().map(|&name| name.to_owned()).collect();
+                entry.fruitless = Some(Look { revisions, types, given, nodes, settled });
                 if std::mem::replace(&mut entry.has_nodes, has_nodes) != has_nodes {
                     // The ConfigMap lists groups without nodes first, so it changes.
                     self.touch();
@@ -265,7 +270,7 @@ mod tests {
 
     /// Has the store look at a group of these instances.
     fn seen(store: &LearnedStore, instances: &[&str]) -> Option<Arc<Learned>> {
-        store.learn(&group(instances), &revisions(), None, now())
+        store.learn(&group(instances), &revisions(), &[], None, now())
     }
 
     #[test]
@@ -334,23 +339,38 @@ mod tests {
         let given =
             ManagedNodeGroup { labels: [("a".into(), "b".into())].into(), ..ManagedNodeGroup::default() };
         let (this, other) = (revisions(), [Revision("lt-1:2".into())].into());
+        let (gone, large) = (["m5.xlarge"], ["m5.large"]);
         let cases = [
-            ("a label", old, (view("red", old), &this, None, new)),
-            ("what it launches", old, (view("blue", old), &other, None, new)),
-            ("EKS's answer", old, (view("blue", old), &this, Some(&given), new)),
-            ("the time it is Ready", new, (view("blue", new), &this, None, settled)),
+            ("a label", old, (view("red", old), &this, &large, None, new)),
+            ("what it launches", old, (view("blue", old), &other, &large, None, new)),
+            ("EKS's answer", old, (view("blue", old), &this, &large, Some(&given), new)),
+            ("the time it is Ready", new, (view("blue", new), &this, &large, None, settled)),
         ];
         for (what, ready, changed) in cases {
             let nodes = Arc::new(Nodes::default());
             let store = LearnedStore::new(Arc::clone(&nodes));
-            let look = |(node, revisions, given, now): (_, &_, _, _)| {
+            let look = |(node, revisions, types, given, now): (_, &_, &[&str; 1], _, _)| {
                 nodes.apply(node);
-                store.learn(&group(&["i-1"]), revisions, given, now).expect("is known")
+                store.learn(&group(&["i-1"]), revisions, types, given, now)
             };
-            let before = [0, 1, 2].map(|_| look((view("blue", ready), &this, None, new)));
-            assert!(before.iter().all(|learned| Arc::ptr_eq(learned, &before[0])), "{what}");
+            let before = [0, 1, 2].map(|_| look((view("blue", ready), &this, &large, None, new)));
+            let is_same = |(a, b): (&Arc<Learned>, &Arc<Learned>)| Arc::ptr_eq(a, b);
+            assert!(
+                before.iter().all(|learned| learned.as_ref().zip(before[0].as_ref()).is_some_and(is_same))
+            );
             assert_ne!(look(changed), before[0], "{what}");
         }
+        let store = store();
+        let earlier = Learned {
+            settled: ["m5.xlarge".to_owned()].into(),
+            revisions: this.clone(),
+            ..Learned::default()
+        };
+        store.load([("web".into(), earlier.clone())].into());
+        store.nodes.apply(view("blue", old));
+        let look = |types| store.learn(&group(&["i-1"]), &this, types, None, new).expect("is known");
+        assert_eq!([look(&gone), look(&gone)].map(|learned| (*learned).clone()), [earlier.clone(), earlier]);
+        assert_eq!(look(&large).labels["team"], "blue", "its types");
     }
 
     #[test]

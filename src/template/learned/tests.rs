@@ -51,7 +51,7 @@ fn tainted(mut node: NodeView, key: &str) -> NodeView {
 
 fn learned(known: Option<&Learned>, nodes: &[NodeView]) -> Option<Learned> {
     let nodes: Vec<_> = nodes.iter().cloned().map(Arc::new).collect();
-    Learned::from(known, &revisions(1), None, &nodes, at(1000))
+    Learned::from(known, &revisions(1), &[], None, &nodes, at(1000))
 }
 
 fn first(nodes: &[NodeView]) -> Learned {
@@ -153,7 +153,7 @@ fn another_launch_template_makes_it_forget_all_but_memory_and_no_nodes_do_not() 
     let known = first(&[node(1)]);
     assert_eq!(learned(Some(&known), &[]), Some(known.clone()));
     let look = |known: &Learned, version: u32, nodes: &[Arc<NodeView>]| {
-        Learned::from(Some(known), &revisions(version), None, nodes, at(1000)).expect("memory is known")
+        Learned::from(Some(known), &revisions(version), &[], None, nodes, at(1000)).expect("memory is known")
     };
     // Of no revision: an older version would take it for what nodes of this one have shown.
     let memory_only = Learned { memory: [("m5.large".to_owned(), 7_900_000)].into(), ..Learned::default() };
@@ -170,7 +170,7 @@ fn another_launch_template_makes_it_forget_all_but_memory_and_no_nodes_do_not() 
     assert_eq!(look(&anew, 4, &[]).memory_kib("m5.large"), Some(7_800_000));
     // A group whose nodes have shown none has nothing to keep.
     let unknown = Learned { types: BTreeMap::new(), ..known };
-    assert_eq!(Learned::from(Some(&unknown), &revisions(2), None, &[], at(1000)), None);
+    assert_eq!(Learned::from(Some(&unknown), &revisions(2), &[], None, &[], at(1000)), None);
 }
 
 /// What EKS says of a node group with one label and these taints.
@@ -190,7 +190,7 @@ fn eks(label: (&str, &str), taints: &[&str]) -> ManagedNodeGroup {
 fn eks_and_not_nodes_teaches_what_it_gives_and_its_last_answer_is_remembered() {
     let nodes = [Arc::new(tainted(tainted(node(1), "dedicated"), "own"))];
     let look = |known: Option<&Learned>, given: Option<&ManagedNodeGroup>, nodes: &[Arc<NodeView>]| {
-        Learned::from(known, &revisions(1), given, nodes, at(1000)).expect("a node was seen")
+        Learned::from(known, &revisions(1), &[], given, nodes, at(1000)).expect("a node was seen")
     };
     let known = look(None, Some(&eks(("team", "red"), &["dedicated"])), &nodes);
     assert_eq!((known.labels["team"].as_str(), taint_keys(&known)), ("red", vec!["dedicated", "own"]));
@@ -207,7 +207,7 @@ fn eks_and_not_nodes_teaches_what_it_gives_and_its_last_answer_is_remembered() {
 #[test]
 fn the_last_answer_of_eks_is_kept_without_any_node_and_over_another_launch_template() {
     let look = |known: Option<&Learned>, version: u32, given: Option<&ManagedNodeGroup>, nodes: &[_]| {
-        Learned::from(known, &revisions(version), given, nodes, at(1000))
+        Learned::from(known, &revisions(version), &[], given, nodes, at(1000))
     };
     let says = |learned: &Learned, labels: &[&str], taints: &[&str]| {
         assert_eq!((keys(learned), taint_keys(learned)), (labels.to_vec(), taints.to_vec()));
@@ -243,6 +243,7 @@ fn what_eks_gives_holds_for_all_types_of_a_group() {
     let known = Learned::from(
         None,
         &revisions(1),
+        &[],
         Some(&eks(("team", "red"), &[])),
         &[Arc::new(labelled(node(1), "rack", "a"))],
         at(1000),
@@ -264,7 +265,7 @@ fn a_taint_that_comes_later_is_not_learned_and_one_that_goes_does_not_come_back(
     // Nodes without any are an answer too.
     let known = first(&[node(1)]);
     assert_eq!(taint_keys(&learned(Some(&known), &[registered()]).expect("nodes")), [""; 0]);
-    let anew = Learned::from(Some(&again), &revisions(2), None, &[Arc::new(registered())], at(1000));
+    let anew = Learned::from(Some(&again), &revisions(2), &[], None, &[Arc::new(registered())], at(1000));
     assert_eq!(taint_keys(&anew.expect("nodes")), ["dedicated", "licence"]);
 }
 
@@ -329,7 +330,7 @@ fn nodes_that_have_just_started_do_not_change_what_an_earlier_run_knew() {
 fn the_last_answer_of_eks_survives_until_it_answers_again() {
     let nodes = [Arc::new(tainted(node(1), "own"))];
     let look = |given: Option<&ManagedNodeGroup>| {
-        Learned::from(None, &revisions(1), given, &nodes, at(1000)).expect("a node was seen")
+        Learned::from(None, &revisions(1), &[], given, &nodes, at(1000)).expect("a node was seen")
     };
     let (earlier, since) = (look(Some(&eks(("tier", "web"), &["gpu"]))), look(None));
     let merged = since.merged(&earlier);
@@ -425,6 +426,8 @@ fn what_one_type_has_shown_is_not_told_of_another_that_took_its_place() {
         (&["g4dn.xlarge", "g5.xlarge"], &["g5.xlarge"], true),
         (&["g4dn.xlarge", "g5.xlarge"], &["g5.xlarge", "g6.xlarge"], true),
         (&["g4dn.xlarge"], &["g4dn.xlarge", "g5.xlarge"], false),
+        (&["g4dn.xlarge", "g4dn.2xlarge"], &["g5.xlarge", "g5.2xlarge"], false),
+        (&["g4dn.xlarge", "k3s"], &["g5.xlarge", "g5.2xlarge"], true),
         (&[], &["g5.xlarge"], true),
         (&["k3s"], &["g5.xlarge"], true),
         (&[""], &["g5.xlarge"], true),
@@ -432,4 +435,32 @@ fn what_one_type_has_shown_is_not_told_of_another_that_took_its_place() {
         let expected = if speak { &["gpu.product", "tier"][..] } else { &["tier"] };
         assert_eq!(among(launched, &settled(of)), expected, "{of:?} {launched:?}");
     }
+}
+
+#[test]
+fn nodes_of_a_type_that_took_anothers_place_teach_as_if_there_had_been_no_other() {
+    let of = |n: i64, name: &str, gpu: &str| {
+        tainted(labelled(labelled(node(n), names::INSTANCE_TYPE, name), "gpu.product", gpu), gpu)
+    };
+    let look = |known: Option<&Learned>, types: &[&str], nodes: &[NodeView]| {
+        let nodes: Vec<_> = nodes.iter().cloned().map(Arc::new).collect();
+        let eks = eks(("tier", "web"), &["eks"]);
+        Learned::from(known, &revisions(1), types, Some(&eks), &nodes, at(1000)).expect("nodes")
+    };
+    let (old, new) = (of(1, "g4dn.xlarge", "T4"), of(2, "g5.xlarge", "A10G"));
+    let known = look(None, &["g4dn.xlarge"], std::slice::from_ref(&old));
+    // While the group has nodes of both, and after.
+    for nodes in [&[old.clone(), new.clone()][..], std::slice::from_ref(&new)] {
+        let learned = look(Some(&known), &["g5.xlarge"], nodes);
+        assert_eq!(learned.labels["gpu.product"], "A10G");
+        assert_eq!((learned.labels["tier"].as_str(), learned.varying.len()), ("web", 0));
+        assert_eq!(taint_keys(&learned), ["A10G", "eks"]);
+        assert_eq!(learned.settled, ["g5.xlarge".to_owned()].into());
+        assert!(learned.types.contains_key("g4dn.xlarge"), "figures are the type's");
+        assert_eq!(among(&["g5.xlarge"], &look(Some(&learned), &["g5.xlarge"], &[])).len(), 3);
+    }
+    // Until one of the new type has settled, and while one of the old is launched still, nothing is forgotten.
+    assert_eq!(look(Some(&known), &["g5.xlarge"], std::slice::from_ref(&old)), known);
+    let both = look(Some(&known), &["g4dn.xlarge", "g5.xlarge"], &[old, new]);
+    assert!(both.varying.contains("gpu.product"));
 }
