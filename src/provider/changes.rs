@@ -110,9 +110,12 @@ impl Provider {
         let deadline = Deadline::start();
         let name = &group(&*self.view()?, name)?.asg.name.clone();
         let accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(name)).await?;
+        let being_terminated =
+            |id: &InstanceId| self.terminations.of(id, self.clock.now()) == Some(Sent::Unclear);
         let read = || {
             let (view, missing) = (self.view()?, self.missing(name)?);
-            let deletion = Deletion::read(&view, &*group(&view, name)?, &missing, batch, &*self.scale_ins)?;
+            let (group, scale_ins) = (group(&view, name)?, &*self.scale_ins);
+            let deletion = Deletion::read(&view, &group, &missing, batch, scale_ins, &being_terminated)?;
             Ok::<_, RpcError>((deletion, missing))
         };
         let (deletion, _) = read()?;
@@ -137,7 +140,7 @@ impl Provider {
         if !deletion.is_of_nodes_alone() {
             let fresh = self.fresh_group(deadline, name).await?;
             let named = deletion.placeholders.len();
-            let to = deletion.settle(&fresh, &missing, &*self.scale_ins)?;
+            let to = deletion.settle(&fresh, &missing, &*self.scale_ins, &being_terminated)?;
             if deletion.placeholders.len() < named {
                 // AWS has tried again, or the minimum was raised: a refresh takes the errors off, for which cluster-autoscaler asks
                 // for the same in every loop.
@@ -151,14 +154,27 @@ impl Provider {
         }
 
         let lock = lock.size();
-        let terminate = deletion.unregistered.into_iter().map(|instance| {
-            async move {
+        let mut work = Vec::new();
+        for instance in deletion.unregistered {
+            let now = self.clock.now();
+            match self.terminations.of(&instance, now) {
+                Some(Sent::Done) => continue,
+                Some(Sent::Unclear) => {
+                    failed.push((instance.to_string(), RpcError::Unclear(instance)));
+                    continue;
+                }
+                None => self.terminations.note(&instance, Some(Sent::Unclear), now),
+            }
+            let terminate = async move {
                 let done = self.terminate(deadline, lock, &instance).await;
                 (instance.to_string(), done)
-            }
-            .boxed()
-        });
-        finish(failed, terminate.chain(deletion.nodes.into_iter().map(accept)).collect()).await
+            };
+            work.push(terminate.boxed());
+        }
+        work.extend(deletion.nodes.into_iter().map(accept));
+        // The minimum is kept with all of them from now on: a node that was drained waits for no termination.
+        drop(accepting);
+        finish(failed, work).await
     }
 
     /// Lowers the size by the placeholders that are given up.
@@ -209,21 +225,15 @@ impl Provider {
         Ok(())
     }
 
+    /// Terminates an instance that is noted as [`Sent::Unclear`]: the client may cancel.
     async fn terminate(
         &self,
         deadline: Deadline,
         lock: &GroupLock,
         instance: &InstanceId,
     ) -> Result<(), RpcError> {
-        match self.terminations.of(instance, self.clock.now()) {
-            Some(Sent::Done) => return Ok(()),
-            Some(Sent::Unclear) => return Err(RpcError::Unclear(instance.clone())),
-            None => {}
-        }
         let (unsure, group) = (RefreshOnDrop::of(&self.groups), lock.group());
         let note = |sent| self.terminations.note(instance, sent, self.clock.now());
-        // Before, as the client may cancel.
-        note(Some(Sent::Unclear));
         let call = self.sizing.terminate(lock, instance, true);
         match deadline.call("terminating the instance", call).await? {
             Err(error @ (SizingError::Unreachable(_) | SizingError::CutOff)) => {

@@ -41,30 +41,38 @@ pub struct NodeToDrain {
 impl Deletion {
     /// Checks that the group may shrink by the batch's instances, and keeps the placeholders that the minimum then
     /// needs.
-    fn check(&mut self, group: &Group, scale_ins: &dyn ScaleIns) -> Result<(), RpcError> {
-        let decrements = |instance: &Instance| scale_ins.will_decrement(&instance.id);
-        // One that is being recorded for another call counts already.
-        let is_new = |id: &&str| !scale_ins.will_decrement(&(*id).into());
+    fn check(
+        &mut self,
+        group: &Group,
+        scale_ins: &dyn ScaleIns,
+        being_terminated: &dyn Fn(&InstanceId) -> bool,
+    ) -> Result<(), RpcError> {
+        let will_decrement = |id: &InstanceId| scale_ins.will_decrement(id) || being_terminated(id);
+        let decrements = |instance: &Instance| will_decrement(&instance.id);
+        // One that is being recorded or terminated for another call counts already.
+        let is_new = |id: &&str| !will_decrement(&(*id).into());
         let nodes: Vec<&str> = self.nodes.iter().map(|node| node.instance.as_str()).collect();
         let unregistered: Vec<&str> = self.unregistered.iter().map(InstanceId::as_str).collect();
         let all = || nodes.iter().chain(&unregistered).copied();
         sizes::removable(&group.asg, all().filter(is_new), decrements)?;
-        let before =
-            |i: &Instance| scale_ins.is_to_decrement(&group.asg.name, i) || nodes.contains(&i.id.as_str());
+        let before = |i: &Instance| {
+            decrements(i) || scale_ins.is_to_decrement(&group.asg.name, i) || nodes.contains(&i.id.as_str())
+        };
         sizes::removable(&group.asg, unregistered.iter().copied().filter(is_new), before)?;
         let with_these = |i: &Instance| before(i) || unregistered.contains(&i.id.as_str());
         self.placeholders.truncate(sizes::spare_missing(&group.asg, with_these));
         Ok(())
     }
 
-    /// Reads a batch for `group` of `view`, whose placeholders are `missing`. Of several errors, a node of another
-    /// group is reported first.
+    /// Reads a batch for `group` of `view`, whose placeholders are `missing`. Instances without a Node that are `being_terminated` lower
+    /// the desired capacity, though no description shows it yet. Of several errors, a node of another group is reported first.
     pub fn read(
         view: &Snapshot,
         group: &Group,
         missing: &[usize],
         batch: &[ExternalGrpcNode],
         scale_ins: &dyn ScaleIns,
+        being_terminated: &dyn Fn(&InstanceId) -> bool,
     ) -> Result<Self, RpcError> {
         let mut units_named = false;
         let mut placeholders = BTreeSet::new();
@@ -111,7 +119,7 @@ impl Deletion {
                 },
             }
         }
-        deletion.check(group, scale_ins)?;
+        deletion.check(group, scale_ins, being_terminated)?;
         Ok(deletion)
     }
 
@@ -128,6 +136,7 @@ impl Deletion {
         fresh: &Group,
         missing: &[usize],
         scale_ins: &dyn ScaleIns,
+        being_terminated: &dyn Fn(&InstanceId) -> bool,
     ) -> Result<Option<i32>, RpcError> {
         self.unregistered.retain(|id| {
             fresh
@@ -141,7 +150,7 @@ impl Deletion {
         }
         let have_come = &missing[..missing.len().saturating_sub(fresh.asg.missing())];
         self.placeholders.retain(|number| !have_come.contains(number));
-        self.check(fresh, scale_ins)?;
+        self.check(fresh, scale_ins, being_terminated)?;
         let given_up = self.placeholders.len() as i32;
         Ok((given_up > 0).then(|| fresh.asg.desired - given_up))
     }
@@ -308,6 +317,10 @@ mod tests {
         Snapshot::new(jiff::Timestamp::UNIX_EPOCH, [group("web", 7, &web), group("other", 9, &other)])
     }
 
+    fn none(_: &InstanceId) -> bool {
+        false
+    }
+
     fn read(batch: &[&str]) -> Result<Deletion, RpcError> {
         read_with(&NODES, batch)
     }
@@ -321,7 +334,7 @@ mod tests {
                 ..ExternalGrpcNode::default()
             })
             .collect();
-        Deletion::read(&view, &view.groups["web"], &[5, 6], &batch, nodes)
+        Deletion::read(&view, &view.groups["web"], &[5, 6], &batch, nodes, &none)
     }
 
     fn deletion(placeholders: &[usize], unregistered: &[&str], nodes: &[&str]) -> Deletion {
@@ -403,6 +416,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_being_terminated_for_another_call_counts_once() {
+        let view = view();
+        let read = |batch: &[&str]| {
+            let node =
+                |id: &&str| ExternalGrpcNode { provider_id: format!("aws:///z/{id}"), ..Default::default() };
+            let batch: Vec<_> = batch.iter().map(node).collect();
+            let ends = |id: &InstanceId| id == "i-bare" || id == "i-new";
+            Deletion::read(&view, &view.groups["web"], &[5, 6], &batch, &NODES, &ends)
+        };
+        // The target size is 4 with them: seven desired, three leaving.
+        assert!(matches!(read(&["i-1", "i-2"]), Err(RpcError::Size(SizeError::BelowMin { .. }))));
+        for batch in [&["i-1"][..], &["i-1", "i-bare"], &["i-bare", "i-new"]] {
+            assert!(read(batch).is_ok(), "{batch:?}");
+        }
+        let both = ["i-placeholder-web-5", "i-placeholder-web-6"];
+        assert_eq!(read(&both).expect("fine").placeholders, [5]);
+    }
+
+    #[test]
     fn as_many_placeholders_are_given_up_as_the_minimum_allows() {
         let both = ["i-placeholder-web-5", "i-placeholder-web-6"];
         assert_eq!(read(&both).expect("fine").placeholders, [5, 6]);
@@ -415,10 +447,10 @@ mod tests {
         let mut fresh = Group::clone(&view().groups["web"]);
         Arc::make_mut(&mut fresh.asg).instances[3].lifecycle = Lifecycle::Terminating;
         Arc::make_mut(&mut fresh.asg).desired = 5;
-        assert_eq!(deletion.settle(&fresh, &[5, 6], &NODES).expect("fine"), Some(4));
+        assert_eq!(deletion.settle(&fresh, &[5, 6], &NODES, &none).expect("fine"), Some(4));
         assert_eq!(deletion, Deletion { placeholders: vec![6], ..Deletion::default() });
         Arc::make_mut(&mut fresh.asg).desired = 4;
-        assert_eq!(deletion.settle(&fresh, &[5, 6], &NODES).expect("fine"), None);
+        assert_eq!(deletion.settle(&fresh, &[5, 6], &NODES, &none).expect("fine"), None);
     }
 
     #[test]
@@ -426,10 +458,10 @@ mod tests {
         let mut deletion = read(&["i-bare", "i-1"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
         Arc::make_mut(&mut fresh.asg).min = 5;
-        let refused = deletion.settle(&fresh, &[5, 6], &NODES);
+        let refused = deletion.settle(&fresh, &[5, 6], &NODES, &none);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::BelowMin { .. }))), "{refused:?}");
         Arc::make_mut(&mut fresh.asg).min = 4;
-        deletion.settle(&fresh, &[5, 6], &NODES).expect("allowed");
+        deletion.settle(&fresh, &[5, 6], &NODES, &none).expect("allowed");
     }
 
     #[test]
@@ -437,7 +469,7 @@ mod tests {
         let mut deletion = read(&["i-placeholder-web-5", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
         Arc::make_mut(&mut fresh.asg).weights = Some(Weights::default());
-        let refused = deletion.settle(&fresh, &[5, 6], &NODES);
+        let refused = deletion.settle(&fresh, &[5, 6], &NODES, &none);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
     }
 
@@ -461,7 +493,7 @@ mod tests {
                 labels: labels.into_iter().collect(),
                 ..ExternalGrpcNode::default()
             };
-            let read = Deletion::read(&view, &view.groups["web"], &[], &[node], &NODES);
+            let read = Deletion::read(&view, &view.groups["web"], &[], &[node], &NODES, &none);
             let unseen = matches!(read, Err(RpcError::NodeUnseen { .. }));
             assert_eq!((unseen, read.is_ok()), (registered, !registered), "{name:?}, labels: {labelled}");
         }
@@ -475,7 +507,7 @@ mod tests {
             provider_id: "aws:///z/i-placeholder-web-9".to_owned(),
             ..ExternalGrpcNode::default()
         };
-        let refused = Deletion::read(&view(), &group, &[5, 6], &[node], &NODES);
+        let refused = Deletion::read(&view(), &group, &[5, 6], &[node], &NODES, &none);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
     }
 }

@@ -231,6 +231,26 @@ async fn an_instance_that_never_registered_is_terminated_once() {
     assert_eq!(world.asked().len(), 1);
 }
 
+/// It is empty, and would be opened again if its call failed.
+#[tokio::test(start_paused = true)]
+async fn a_drained_node_waits_for_no_termination_of_an_instance_that_never_registered() {
+    let world = World::with(three()).registered(&["i-1", "i-3"]);
+    world.aws.now().terminating_takes = Duration::from_millis(2_500);
+    let drained = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let before = tokio::time::Instant::now();
+        world.delete(vec![node("i-1")]).await.expect("accepted");
+        assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+        // The one that is being terminated counts already: the minimum is 1.
+        assert_eq!(code(&world.delete(vec![node("i-3")]).await), Code::FailedPrecondition);
+        assert_eq!(world.asked(), []);
+    };
+    let (terminating, ()) = tokio::join!(world.delete(vec![unregistered("i-2")]), drained);
+    terminating.expect("terminated");
+    assert_eq!((world.asked(), world.accepted()), (vec![terminated("i-2")], vec!["n-1".to_owned()]));
+    assert_eq!(world.target_size().await, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_termination_that_was_not_heard_of_is_not_repeated() {
     let fresh = web(2).in_service(&["i-1", "i-3"]).with("i-2", Lifecycle::Terminating);

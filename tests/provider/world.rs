@@ -113,6 +113,8 @@ pub(crate) struct Aws {
     pub(crate) hangs: bool,
     /// What a call takes.
     pub(crate) takes: Duration,
+    /// What a termination takes beyond that.
+    pub(crate) terminating_takes: Duration,
 }
 
 impl Aws {
@@ -209,6 +211,8 @@ impl Sizing for Script<Aws> {
         decrement: bool,
     ) -> Result<(), SizingError> {
         self.answer().await?;
+        let terminating_takes = self.now().terminating_takes;
+        tokio::time::sleep(terminating_takes).await;
         let mut aws = self.now();
         aws.asked.push(Asked::Terminate { instance: instance.into(), decrement });
         if aws.loses_terminations {
