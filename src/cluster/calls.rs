@@ -12,7 +12,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use super::answer::{self, Answer, ApiError, CHANGED_WITHIN, changed, timely};
 use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
-use super::pods::PodName;
+use super::pods::{PodName, PodView};
 use super::seen::Seen;
 use crate::telemetry::chain;
 
@@ -216,6 +216,14 @@ impl Cluster {
         let _permit = self.deletions.acquire().await;
         changed(api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
         Ok(())
+    }
+
+    /// The pods on a Node, as of now.
+    pub async fn list_pods_now(&self, node: &str) -> Result<Vec<PodView>, ApiError> {
+        let api: Api<Seen<Pod>> = Api::all(self.client.clone());
+        // In one page, as the watch lists them.
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        Ok(timely(api.list(&on_node)).await?.items.iter().map(PodView::from).collect())
     }
 
     /// Whether the DaemonSet of this name has this UID now.

@@ -7,7 +7,7 @@ use super::events::ScaleInEvent;
 use super::waiting::Waiting;
 use crate::aws::Hook;
 use crate::cluster::{BudgetSeen, DrainState, PodName};
-use crate::k8s::{GroupName, InstanceId};
+use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// Something to be done, once.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +45,11 @@ pub enum Action {
         /// Of a workload, to which it is a disruption (the condition DisruptionTarget tells that): the pod's owner, and whether the pod had
         /// come back to the cordoned node.
         owner: Option<(String, bool)>,
+    },
+    /// List the pods of these Nodes: a watch that has fallen silent does not show who has come since.
+    ListPods {
+        /// The Nodes.
+        nodes: Vec<NodeName>,
     },
     /// Ask the API server whether a DaemonSet exists.
     LookUpDaemonSet {

@@ -1,7 +1,7 @@
 //! What is known of held instances beside the record on the Node: since when AWS holds them, and until when their pods
 //! need them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
@@ -19,8 +19,8 @@ pub struct Holds {
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
     /// When AWS accepted the completion of our hook, a moment ago.
     completed: Mutex<BTreeMap<InstanceId, Timestamp>>,
-    /// Groups for whose instances AWS has denied a heartbeat, and taken none since.
-    denied: Mutex<BTreeSet<GroupName>>,
+    /// When AWS denied a heartbeat for an instance of a group last, where it has let none through since.
+    denied: Mutex<BTreeMap<GroupName, Timestamp>>,
     /// Since when this process has seen that the node of an instance is being released.
     releasing: Mutex<BTreeMap<InstanceId, Timestamp>>,
 }
@@ -79,19 +79,20 @@ impl Holds {
         completed.get(instance).is_some_and(|at| seen <= *at && now < later(*at, SHOWN_BY_THEN))
     }
 
-    /// Notes AWS's answer to a heartbeat for an instance of the group.
-    pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>) {
+    /// Notes AWS's answer at `now` to a heartbeat for an instance of the group. Who lacks the right is told so before anything else is looked
+    /// at.
+    pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>, now: Timestamp) {
         let mut denied = self.denied.lock();
         match answer {
-            Ok(()) => _ = denied.remove(group),
-            Err(AwsError::Denied { .. }) => _ = denied.insert(group.clone()),
+            Ok(()) | Err(AwsError::NoActiveHook { .. }) => _ = denied.remove(group),
+            Err(AwsError::Denied { .. }) => _ = denied.insert(group.clone(), now),
             Err(_) => {}
         }
     }
 
-    /// Whether AWS has denied a heartbeat for an instance of the group, and has taken none since.
-    pub(super) fn are_heartbeats_denied(&self, group: &GroupName) -> bool {
-        self.denied.lock().contains(group)
+    /// When AWS denied a heartbeat for an instance of the group last, if it has let none through since.
+    pub(super) fn heartbeats_denied_at(&self, group: &GroupName) -> Option<Timestamp> {
+        self.denied.lock().get(group).copied()
     }
 
     /// Notes whether the node of an instance is being released, as far as its record is believed.
@@ -196,6 +197,25 @@ mod tests {
         assert_eq!(holds.needed(&"i-1".into()), Some(at(100)));
         holds.note_node(&"i-1".into());
         assert_eq!(holds.needed(&"i-1".into()), None);
+    }
+
+    #[test]
+    fn a_denied_heartbeat_counts_until_one_gets_past_the_look_at_rights() {
+        use AwsError::{Denied, NoActiveHook, Unreachable};
+        let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
+        let denied = || Err(Denied { action: operation.action(), message: String::new() });
+        let unreachable = || Err(Unreachable { operation, source: "timed out".into() });
+        let too_early = || Err(NoActiveHook { operation, message: String::new() });
+        let table =
+            [(Ok(()), None), (too_early(), None), (unreachable(), Some(at(10))), (denied(), Some(at(20)))];
+        for (answer, since) in table {
+            let holds = Holds::default();
+            holds.note_beat(&"g".into(), &denied(), at(10));
+            holds.note_beat(&"other".into(), &Ok(()), at(11));
+            assert_eq!(holds.heartbeats_denied_at(&"g".into()), Some(at(10)));
+            holds.note_beat(&"g".into(), &answer, at(20));
+            assert_eq!(holds.heartbeats_denied_at(&"g".into()), since, "{answer:?}");
+        }
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub enum Task {
     DeletePod(String),
     /// Setting or taking off the guard of a DaemonSet pod, by UID.
     Guard(String),
+    /// Listing the pods.
+    ListPods,
     /// Asking whether a DaemonSet exists, by UID.
     DaemonSet(String),
     /// Looking at AWS again.
@@ -190,6 +192,7 @@ impl Task {
             Action::Evict { uid, .. } => Self::Evict(uid.clone()),
             Action::Delete { uid, .. } => Self::DeletePod(uid.clone()),
             Action::Guard { uid, .. } => Self::Guard(uid.clone()),
+            Action::ListPods { .. } => Self::ListPods,
             Action::LookUpDaemonSet { uid, .. } => Self::DaemonSet(uid.clone()),
             Action::Refresh => Self::Refresh,
             Action::Terminate { .. } => Self::Terminate,

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
 use super::action::Action;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName};
+use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName, PodView};
 use crate::k8s::InstanceId;
 
 /// How a pod was asked to go.
@@ -49,6 +49,11 @@ pub(super) enum Outcome {
     Guarded {
         uid: String,
         result: Result<(), ApiError>,
+    },
+    PodsListed {
+        /// When it was asked for.
+        began: Timestamp,
+        pods: Result<Vec<PodView>, ApiError>,
     },
     DaemonSet {
         uid: String,

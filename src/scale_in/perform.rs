@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use serde_json::{Value, json};
 
 use super::action::Action;
@@ -45,6 +45,13 @@ pub(super) fn perform(
         Action::Guard { pod, uid, on } => async move {
             let result = guard(&shared, &pod, &uid, on).await;
             Outcome::Guarded { uid, result }
+        }
+        .boxed(),
+        Action::ListPods { nodes } => async move {
+            let began = shared.clock.now();
+            let lists = nodes.iter().map(|node| shared.cluster.list_pods_now(node));
+            let pods = try_join_all(lists).await.map(|lists| lists.concat());
+            Outcome::PodsListed { began, pods }
         }
         .boxed(),
         Action::LookUpDaemonSet { name, uid } => async move {

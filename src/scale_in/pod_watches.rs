@@ -26,6 +26,18 @@ pub(super) struct Pods {
     pub(super) by_uid: RefCell<BTreeMap<String, PodView>>,
 }
 
+impl Pods {
+    /// Whether a watch has shown this pod, which is still there.
+    pub(super) fn shows(&self, uid: &str) -> bool {
+        self.by_uid.borrow().contains_key(uid)
+    }
+
+    /// Notes that the pods of these nodes are about to be listed anew.
+    pub(super) fn list_anew(&self, nodes: &BTreeSet<NodeName>) {
+        self.relisting.borrow_mut().extend(nodes.iter().cloned());
+    }
+}
+
 /// The pods of one node.
 struct PodsOf<'a>(&'a str, &'a Pods);
 

@@ -47,6 +47,9 @@ const SAME_EVENT_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 /// A phase that has gone on for this long without a list of the node's pods publishes an Event. A list takes seconds.
 const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
+/// A list of the node's pods counts for so long.
+const LISTED_FOR: SignedDuration = SignedDuration::from_secs(5);
+
 /// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
 /// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
@@ -391,6 +394,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         if s.pods.is_some()
             && !go_back_for_workloads(s, record, plan)
             && may_terminate(s, record, *seen, plan)
+            && is_listed_now(s, record, plan)
         {
             terminate(s, record, group, *seen, plan);
         }
@@ -400,6 +404,19 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         complete(s, record, hook, *seen, plan);
     }
     hold_of_another(s, record, group, *lifecycle, *seen, plan);
+}
+
+/// Whether the node's pods were listed a moment ago, and those that the watch shows are all; if not, has that done. An API server that dies
+/// leaves its watches silent, not broken, for a minute, and a pod may have been bound to the node since. At the deadline that holds nothing up.
+pub(super) fn is_listed_now(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let is_recent = s.listed_at.is_some_and(|at| later(at, LISTED_FOR) > s.now);
+    if is_recent || record.release_by.is_some_and(|by| by - MARGIN <= s.now) {
+        return true;
+    }
+    let beside = s.beside.iter().filter(|_| s.speaks);
+    let nodes = beside.map(|node| &node.name).chain([&s.node.name]).cloned().collect();
+    s.attempt(plan, &Task::ListPods, || Action::ListPods { nodes });
+    false
 }
 
 /// Tells, after a while, that pods that cannot be listed hold the drain, or its release.
@@ -456,6 +473,7 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
     if s.pods.is_none()
         || tries.is_some_and(|tries| tries.in_flight)
         || go_back_for_workloads(s, record, plan)
+        || !is_listed_now(s, record, plan)
     {
         return;
     }

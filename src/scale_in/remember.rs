@@ -9,7 +9,7 @@ use super::memory::{LASTING_AFTER, Task};
 use super::outcome::{Outcome, Removal};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName};
+use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName, PodView};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
@@ -62,6 +62,7 @@ impl Worker {
                 }
             }
             Outcome::Guarded { uid, result } => self.hear_of_guard(uid, result),
+            Outcome::PodsListed { began, pods } => self.hear_of_pods(began, pods),
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
             Outcome::NotHeld { noted_at, unknown } => {
                 if let Some(error) = unknown {
@@ -202,6 +203,30 @@ impl Worker {
     fn not_terminated(&mut self, noted_at: Timestamp) {
         self.memory.void_termination = Some(noted_at);
         self.memory.failed(&Task::Terminate, self.shared.clock.now(), None);
+    }
+
+    /// Who is listed, and not shown by the watch, has come while that was silent, or is shown at any moment.
+    fn hear_of_pods(&mut self, began: Timestamp, pods: Result<Vec<PodView>, ApiError>) {
+        let now = self.shared.clock.now();
+        match pods {
+            Ok(pods) => {
+                self.memory.worked(Task::ListPods, now);
+                if pods.iter().all(|pod| pod.finished || self.pods.shows(&pod.uid)) {
+                    self.listed_at = Some(began);
+                } else {
+                    tracing::info!(
+                        node = self.name.as_str(),
+                        "the watch of the node's pods has not shown one that is there: it begins anew, and nothing is released before that"
+                    );
+                    self.pods.list_anew(&self.nodes);
+                    self.are_watches_behind = true;
+                }
+            }
+            Err(error) => {
+                tracing::debug!(node = self.name.as_str(), error = %chain(&error), "pods could not be listed before the node's release: tried again");
+                self.memory.failed(&Task::ListPods, now, None);
+            }
+        }
     }
 
     fn hear_of_daemon_set(&mut self, uid: String, exists: &Result<bool, ApiError>) {

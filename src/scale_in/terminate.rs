@@ -9,8 +9,9 @@ use super::context::{Shared, will_decrement};
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;
-use crate::aws::{AwsError, Operation};
+use crate::aws::{AwsError, Hook, Operation};
 use crate::clock::{elapsed, later};
+use crate::groups::hooks::TerminatingHooks;
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
@@ -35,7 +36,7 @@ pub(super) async fn as_noted(
     under_hook: bool,
     noted_at: Timestamp,
 ) -> Outcome {
-    if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &one.group).await {
+    if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &one).await {
         return Outcome::NotHeld { noted_at, unknown };
     }
     let may_be_sent = || {
@@ -97,12 +98,27 @@ pub(super) async fn retained(shared: &Shared, group: GroupName, instance: Instan
 
 /// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain
 /// it by other rules. Errors: `None` if it is not so, AWS's error if AWS did not say.
-async fn is_held_by_ours_alone(shared: &Shared, group: &GroupName) -> Result<(), Option<AwsError>> {
-    match shared.hooks.of_now(group).await {
-        Ok(hooks) if hooks.ours.is_some() && !hooks.others => Ok(()),
+async fn is_held_by_ours_alone(shared: &Shared, one: &Termination) -> Result<(), Option<AwsError>> {
+    match shared.hooks.of_now(&one.group).await {
+        Ok(TerminatingHooks { ours: Some(hook), others: false, .. })
+            if may_be_kept(shared, one, &hook).await =>
+        {
+            Ok(())
+        }
         Ok(_) => Err(None),
         Err(error) => Err(Some(error)),
     }
+}
+
+/// Whether AWS lets heartbeats through for the group's instances, as far as is known. Where it has denied one, one for this instance tells:
+/// too early, it does no harm.
+async fn may_be_kept(shared: &Shared, one: &Termination, hook: &Hook) -> bool {
+    let is_denied = || shared.holds.heartbeats_denied_at(&one.group).is_some();
+    if is_denied() {
+        let beat = shared.aws.heartbeat(&one.group, &hook.name, &one.instance).await;
+        shared.holds.note_beat(&one.group, &beat, shared.clock.now());
+    }
+    !is_denied()
 }
 
 async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> Result<(), AwsError> {

@@ -42,6 +42,9 @@ use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
+/// Where AWS has denied a heartbeat, no instance is to be held for so long. Then one more is tried before.
+const DENIED_FOR: SignedDuration = SignedDuration::from_mins(5);
+
 /// Shortest pause between plans that only the clock asks for.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
@@ -91,8 +94,12 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) name: NodeName,
     /// This Node, and those beside it whose pods count.
-    nodes: BTreeSet<NodeName>,
-    pods: Pods,
+    pub(super) nodes: BTreeSet<NodeName>,
+    pub(super) pods: Pods,
+    /// When the last list was asked for that had no pod beside those that the watches have shown.
+    pub(super) listed_at: Option<Timestamp>,
+    /// A list had one: their watches are to begin anew.
+    pub(super) are_watches_behind: bool,
     pub(super) memory: Memory,
     /// The record's moments are read by the wall clock as it was when the record came: later steps do not matter.
     record_seen: RecordSeen,
@@ -116,6 +123,8 @@ impl Worker {
             nodes: [name.clone()].into(),
             name,
             pods: Pods::default(),
+            listed_at: None,
+            are_watches_behind: false,
             memory: Memory::default(),
             running: FuturesUnordered::new(),
         }
@@ -139,6 +148,9 @@ impl Worker {
         let eviction_slot_free = Arc::clone(&self.eviction_slot_free);
         loop {
             let Next::Wait(wake_at) = self.step() else { return self.hear_out().await };
+            if std::mem::take(&mut self.are_watches_behind) {
+                watches = Watches::default();
+            }
             watches.keep(&shared, &self.nodes, &self.pods);
             tokio::select! {
                 biased;
@@ -205,6 +217,7 @@ impl Worker {
             speaks: look.speaks,
             pods: is_listed.then_some(&*pods),
             is_relisting,
+            listed_at: self.listed_at,
             are_kubelets_cut_off: self.shared.nodes.are_mostly_silent(),
             daemon_set_is_seen: &|uid| {
                 // Until DaemonSets are listed, a pod that says it belongs to one is believed.
@@ -317,7 +330,8 @@ impl Worker {
         let our_limit = group
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
-        let heartbeats_denied = group.is_some_and(|group| self.shared.holds.are_heartbeats_denied(group));
+        let denied_at = group.and_then(|group| self.shared.holds.heartbeats_denied_at(group));
+        let heartbeats_denied = denied_at.is_some_and(|at| later(at, DENIED_FOR) > now);
         let (beside, speaks) = self.beside(node);
         Observed {
             now,

@@ -36,8 +36,8 @@ async fn a_pod_that_takes_500_of_its_600_seconds_keeps_them_under_a_hook_of_60()
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_aws_denies_heartbeats_no_node_is_terminated_before_its_drain() {
-    let mut scene = Scene::with(held_group(4, 120)).await;
+async fn where_aws_denies_heartbeats_no_node_is_terminated_before_its_drain_until_it_lets_one_through() {
+    let scene = Scene::with(held_group(4, 120)).await;
     let machine = scene.first();
     scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
     // One node finds out.
@@ -45,18 +45,21 @@ async fn where_aws_denies_heartbeats_no_node_is_terminated_before_its_drain() {
     scene.until_gone(&machine).await;
 
     let machine = scene.first();
-    scene.run([pod("api").on(&machine.name).grace(600).exits_after(400)]).await;
+    scene.run([pod("api").on(&machine.name).grace(900).exits_after(700)]).await;
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.until(|w| is_asked(w, "api")).await;
-    scene.pass_some(seconds(200)).await;
+    let beats = scene.world.aws.calls(Operation::RecordLifecycleActionHeartbeat);
+    scene.pass_some(seconds(650)).await;
+    let beats = scene.world.aws.calls(Operation::RecordLifecycleActionHeartbeat) - beats;
+    assert!((1..=3).contains(&beats), "tried anew {beats} times in eleven minutes");
     assert!(terminations(&scene.world, &machine).is_empty(), "drained first");
     scene.until_gone(&machine).await;
     assert!(has_exited(&scene.world, "api") && !a_hook_timed_out(&scene.world));
     scene.assert_left_well(&machine);
 
-    // With the right it is as ever.
+    // With the right it is as ever, once that may be tried again.
     scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, false);
-    scene.kill().await;
+    scene.pass_some(seconds(300)).await;
     let machine = scene.first();
     scene.run([pod("db").on(&machine.name).grace(600).exits_after(400)]).await;
     scene.scale_in(&machine, Cause::Autoscaler).await;

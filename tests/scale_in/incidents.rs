@@ -445,6 +445,26 @@ async fn a_pod_that_is_bound_late_to_a_node_that_is_released_leaves_first() {
     assert!(released_at(&scene.world, &machine) >= last_exit(&scene.world, &machine));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_silent_watches_do_not_show_leaves_before_its_node_is_released() {
+    for group in [group(1), held_group(1, 60)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let timing = Timing { binding: Span::exactly(seconds(4)), ..Timing::real() };
+        cluster(&scene).set_timing(timing);
+        cluster(&scene).add(pod("late").grace(60).starts_after(0).exits_after(30));
+        scene.pass_some(seconds(1)).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+        assert!(!is_asked(&scene.world, "late"), "it is not bound yet");
+        cluster(&scene).silence_watches();
+        scene.until_gone(&machine).await;
+        assert!(has_exited(&scene.world, "late"));
+        assert_nothing_lost(&scene.world);
+        assert!(released_at(&scene.world, &machine) >= last_exit(&scene.world, &machine));
+    }
+}
+
 fn running(world: &World, prefix: &str) -> usize {
     let pods = world.cluster.list::<Pod>();
     let runs = |pod: &&Pod| {

@@ -364,7 +364,8 @@ async fn a_workload_that_comes_while_the_node_is_released_leaves_first() {
     let machine = scene.first();
     scene.world.aws.deny(TERMINATE, true);
     scene.scale_in(&machine, Cause::Autoscaler).await;
-    scene.until(|w| in_phase(w, &machine, "Releasing")).await;
+    scene.until(|w| in_phase(w, &machine, "Releasing") && w.aws.calls(TERMINATE) > 0).await;
+    scene.pass_some(seconds(1)).await;
     // Its binding was decided before the cordon.
     scene.run([pod("late").on(&machine.name).grace(90).exits_after(80)]).await;
     scene.world.aws.deny(TERMINATE, false);

@@ -297,7 +297,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         // AWS counts from when it took the last one; it was sent before that.
         *ends = renewed.or(*since).map(|from| later(from, signed(timeout)));
         shared.metrics.beat(group, &beat, ends.map(|ends| elapsed(shared.clock.now(), ends)));
-        shared.holds.note_beat(group, &beat);
+        shared.holds.note_beat(group, &beat, shared.clock.now());
         if beat.is_ok() {
             *renewed = Some(sent_at);
         }

@@ -209,6 +209,7 @@ impl<'a> Model<'a> {
             speaks: true,
             pods: Some(&self.pods),
             is_relisting: false,
+            listed_at: Some(self.now),
             are_kubelets_cut_off: false,
             daemon_set_is_seen: &|uid| self.facts.daemon_sets.as_ref().is_none_or(|all| all.contains(uid)),
             have_room: &|_| false,
@@ -277,6 +278,7 @@ impl<'a> Model<'a> {
                 self.evict(uid, grace, budgets, owner, returned);
             }
             Action::Delete { uid, grace, .. } => self.delete(uid, grace),
+            Action::ListPods { .. } => {}
             Action::LookUpDaemonSet { uid, .. } => {
                 self.memory.worked(Task::DaemonSet(uid.clone()), now);
                 self.memory.deleted_daemon_sets.insert(uid);

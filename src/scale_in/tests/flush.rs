@@ -4,10 +4,12 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::scene::*;
+use crate::aws::Lifecycle;
 use crate::cluster::{Answer, PodView};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::load_balancers::{Reached, Targets};
+use crate::scale_in::memory::Task;
 use crate::scale_in::record::Phase;
 use crate::scale_in::waiting::{WaitReason, Waiting};
 
@@ -447,4 +449,34 @@ fn a_daemonset_pod_that_is_asked_is_waited_for_as_long_as_its_grace_and_the_kube
     assert_eq!(deletions(&scene.plan()), []);
     scene.now = at(25);
     assert_eq!(deletions(&scene.plan()).len(), 1);
+}
+
+#[test]
+fn nothing_is_released_before_its_pods_are_listed_but_at_the_deadline() {
+    let lists = |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::ListPods { .. }));
+    let mut scene = node().by_autoscaler().until(60).in_phase(Phase::Flushing);
+    scene.is_silent = true;
+    scene.now = at(4);
+    assert!(!lists(&scene.plan()), "while it flushes");
+    scene.now = at(5);
+    assert!(lists(&scene.plan()));
+    for second in [20, 54] {
+        scene.now = at(second);
+        scene.plan();
+        assert_eq!(scene.record().phase, Phase::Flushing, "{second}");
+    }
+    scene.now = at(55);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Releasing);
+
+    // A termination that is tried again, and a hook that is to be completed.
+    for instance in [in_group(Lifecycle::InService), in_group(Lifecycle::TerminatingWait)] {
+        let mut scene = node().by_autoscaler().hooked(60).in_phase(Phase::Releasing);
+        (scene.instance, scene.is_silent) = (instance, true);
+        let plan = scene.plan();
+        assert!(lists(&plan) && !touches_aws(&plan), "{plan:?}");
+        scene.is_silent = false;
+        scene.memory.worked(Task::ListPods, scene.now);
+        assert!(touches_aws(&scene.plan()));
+    }
 }

@@ -107,6 +107,8 @@ pub(super) struct Scene {
     pub(super) own_pod: Option<PodName>,
     pub(super) attachments: usize,
     pub(super) is_relisting: bool,
+    /// Pods are listed for what asks for that, and no answer comes.
+    pub(super) is_silent: bool,
     pub(super) are_kubelets_cut_off: bool,
     pub(super) targets: Targets,
     pub(super) may_shrink: bool,
@@ -169,6 +171,7 @@ pub(super) fn node() -> Scene {
         own_pod: None,
         attachments: 0,
         is_relisting: false,
+        is_silent: false,
         are_kubelets_cut_off: false,
         targets: Targets::NotAsked,
         may_shrink: true,
@@ -304,6 +307,7 @@ impl Scene {
             node: &view,
             pods: self.pods.as_ref(),
             is_relisting: self.is_relisting,
+            listed_at: if self.is_silent { None } else { Some(self.now) },
             are_kubelets_cut_off: self.are_kubelets_cut_off,
             daemon_set_is_seen: &|uid| uid == "ds",
             have_room: &|seen| {

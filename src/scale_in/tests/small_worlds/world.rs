@@ -318,6 +318,7 @@ impl World {
             speaks: true,
             pods: pods.as_ref(),
             is_relisting: false,
+            listed_at: Some(now),
             are_kubelets_cut_off: false,
             daemon_set_is_seen: &|_| true,
             have_room: &|_| false,
