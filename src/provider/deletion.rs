@@ -104,6 +104,7 @@ impl Deletion {
             match scale_ins.node_of(&instance) {
                 Some(node) => deletion.nodes.push(NodeToDrain { node, instance }),
                 None if !scale_ins.is_ready() => return Err(RpcError::NodesUnknown),
+                None if !scale_ins.is_up_to_date() => return Err(RpcError::NodesOutdated(instance)),
                 None if has_registered(node) => {
                     return Err(RpcError::NodeUnseen {
                         node: node.name.clone(),
@@ -225,11 +226,12 @@ mod tests {
     /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving, and so was `i-gone`.
     struct Nodes {
         are_synced: bool,
+        are_up_to_date: bool,
         /// There is one of an unknown machine.
         one_is_unidentified: bool,
     }
 
-    const NODES: Nodes = Nodes { are_synced: true, one_is_unidentified: false };
+    const NODES: Nodes = Nodes { are_synced: true, are_up_to_date: true, one_is_unidentified: false };
 
     impl ScaleIns for Nodes {
         fn is_ready(&self) -> bool {
@@ -242,6 +244,10 @@ mod tests {
 
         fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
             group == "web" && matches!(instance.as_str(), "i-out" | "i-gone")
+        }
+
+        fn is_up_to_date(&self) -> bool {
+            self.are_up_to_date
         }
 
         fn unidentified_node(&self, _: &AutoScalingGroup) -> Option<NodeName> {
@@ -383,6 +389,18 @@ mod tests {
         let nodes = Nodes { are_synced: false, ..NODES };
         for batch in [&["i-bare"][..], &["i-1", "i-bare"], &["i-placeholder-web-5", "i-new"]] {
             assert!(matches!(read_with(&nodes, batch), Err(RpcError::NodesUnknown)), "{batch:?}");
+        }
+        for batch in [&["i-1"][..], &["i-out", "i-held"], &["i-placeholder-web-5"]] {
+            assert!(read_with(&nodes, batch).is_ok(), "{batch:?}");
+        }
+    }
+
+    #[test]
+    fn while_the_watch_of_nodes_is_broken_no_instance_counts_as_one_without_a_node() {
+        let nodes = Nodes { are_up_to_date: false, ..NODES };
+        for batch in [&["i-bare"][..], &["i-1", "i-new"]] {
+            let refused = read_with(&nodes, batch);
+            assert!(matches!(refused, Err(RpcError::NodesOutdated(_))), "{refused:?}");
         }
         for batch in [&["i-1"][..], &["i-out", "i-held"], &["i-placeholder-web-5"]] {
             assert!(read_with(&nodes, batch).is_ok(), "{batch:?}");

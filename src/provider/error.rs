@@ -63,6 +63,11 @@ pub enum RpcError {
     /// The instance's Node was deleted a while ago, and containers on it have their grace still.
     #[error("instance {0} has lost its Node, and its pods have their grace still; nothing was changed")]
     OutlivesItsNode(InstanceId),
+    /// The watch of Nodes is broken, or was a moment ago: the instance may have a Node by now.
+    #[error(
+        "whether instance {0} has a Node is not known: the watch of Nodes does not work; nothing was changed"
+    )]
+    NodesOutdated(InstanceId),
     /// Nodes have not been listed yet: an instance that seems to have no Node may run workloads, and records of
     /// scale-ins are on Nodes.
     #[error("the Nodes of the cluster are not known yet")]
@@ -139,6 +144,7 @@ impl RpcError {
             | Self::NodeUnseen { .. }
             | Self::OutlivesItsNode(_)
             | Self::NodesUnknown
+            | Self::NodesOutdated(_)
             | Self::Unclear(_)
             | Self::Sizing(
                 SizingError::Throttled
@@ -220,6 +226,7 @@ mod tests {
             (RpcError::Unidentified { node: "n".into(), instance: "i-1".into() }, Code::FailedPrecondition),
             (RpcError::OutlivesItsNode("i-1".into()), Code::Unavailable),
             (RpcError::NodesUnknown, Code::Unavailable),
+            (RpcError::NodesOutdated("i-1".into()), Code::Unavailable),
             (delta.into(), Code::InvalidArgument),
             (above.into(), Code::FailedPrecondition),
             (below_min().into(), Code::FailedPrecondition),

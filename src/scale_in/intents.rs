@@ -32,6 +32,9 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether Nodes have been listed, so that an instance without a known Node has none.
     fn is_ready(&self) -> bool;
 
+    /// Whether Nodes are known as they are now: an instance without a known Node may have one while their watch is broken.
+    fn is_up_to_date(&self) -> bool;
+
     /// Name of the Node of this instance, if one has registered.
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName>;
 
@@ -150,6 +153,10 @@ pub enum IntentError {
 /// which then says why. Where each try takes longer, as with a webhook that hangs, it is tried a few times all the same.
 const TRIED_FOR: Duration = Duration::from_millis(2_500);
 
+/// How long a watch has worked, after a failure, until it has shown what was missed: it does so at once, and cluster-autoscaler, which has
+/// waited a quarter of an hour for the instance, asks again in ten seconds.
+const CAUGHT_UP: Duration = Duration::from_secs(5);
+
 /// Tries without a pause.
 const AT_ONCE: u32 = 3;
 
@@ -264,6 +271,10 @@ impl ScaleIns for Intents {
 
     fn is_ready(&self) -> bool {
         self.nodes.is_synced()
+    }
+
+    fn is_up_to_date(&self) -> bool {
+        self.nodes.whole_for().is_some_and(|time| time >= CAUGHT_UP)
     }
 
     fn lacks_its_gpu(&self, instance: &InstanceId) -> bool {

@@ -49,6 +49,10 @@ impl ScaleIns for Leaving {
         self.will_decrement(instance)
     }
 
+    fn is_up_to_date(&self) -> bool {
+        true
+    }
+
     fn unidentified_node(&self, _: &AutoScalingGroup) -> Option<NodeName> {
         None
     }

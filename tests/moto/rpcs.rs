@@ -56,6 +56,10 @@ impl ScaleIns for Empty {
         false
     }
 
+    fn is_up_to_date(&self) -> bool {
+        true
+    }
+
     fn unidentified_node(&self, _: &AutoScalingGroup) -> Option<NodeName> {
         None
     }

@@ -281,6 +281,8 @@ async fn no_instance_that_may_have_a_node_is_terminated_undrained() {
     assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
     world.leaving.now().not_ready = true;
     assert_eq!(code(&world.delete(vec![unregistered("i-1")]).await), Code::Unavailable);
+    *world.leaving.now() = crate::world::Leaving { outdated: true, ..Default::default() };
+    assert_eq!(code(&world.delete(vec![unregistered("i-1")]).await), Code::Unavailable);
     assert!(world.is_untouched());
     // One that has registered since cluster-autoscaler looked is drained.
     *world.leaving.now() = crate::world::Leaving::default();

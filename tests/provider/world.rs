@@ -128,6 +128,8 @@ impl Aws {
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     pub(crate) not_ready: bool,
+    /// The watch of Nodes is broken.
+    pub(crate) outdated: bool,
     /// Names of Nodes by instance.
     pub(crate) nodes: BTreeMap<String, String>,
     /// Whether it will lower the size, by group and instance.
@@ -244,6 +246,10 @@ impl ScaleIns for Script<Leaving> {
 
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
         self.now().under_way.contains_key(&(group.to_owned().to_string(), instance.to_owned().to_string()))
+    }
+
+    fn is_up_to_date(&self) -> bool {
+        !self.now().outdated
     }
 
     fn unidentified_node(&self, _: &AutoScalingGroup) -> Option<NodeName> {
