@@ -76,7 +76,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         until = until.max(later(s.now, LISTED_WITHIN));
         release::announce_unlisted(s, record, plan);
     }
-    if until <= s.now && !release::is_listed_now(s, record, plan) {
+    if until <= s.now && !release::is_listed_before(&Task::Node, s, record, plan) {
         until = later(s.now, LISTED_WITHIN);
     }
     if let Some(hard) = hard {

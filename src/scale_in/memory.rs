@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
 
 use super::action::Action;
 use super::claims::Claims;
@@ -340,7 +341,6 @@ impl Memory {
         self.worked(Task::Node, now);
         self.not_written = None;
         self.same_writes.end(now);
-        self.tries.entry(Task::Node).or_default().not_before = Some(now + self.same_writes.pause());
         if node.record.is_none() {
             self.forget_the_scale_in();
         }
@@ -385,11 +385,15 @@ impl Memory {
                 self.void_termination = Some(*noted_at);
             }
         }
-        let pause = pause.map(|pause| {
+        if pause.is_some() {
             self.same_writes.end(now);
-            pause.max(self.same_writes.pause())
-        });
+        }
         self.failed(&Task::Node, now, pause);
+    }
+
+    /// Until when a write of the Node waits, as others that wanted the same were made again and again.
+    pub fn same_write_waits_until(&self, patch: &Value) -> Option<Timestamp> {
+        self.same_writes.wait_until(patch)
     }
 
     /// Whether people are to be told that the writes of the Node want the same again and again, and are paced: once in a while.

@@ -394,7 +394,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         if s.pods.is_some()
             && !go_back_for_workloads(s, record, plan)
             && may_terminate(s, record, *seen, plan)
-            && is_listed_now(s, record, plan)
+            && is_listed_before(&Task::Terminate, s, record, plan)
         {
             terminate(s, record, group, *seen, plan);
         }
@@ -406,11 +406,13 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     hold_of_another(s, record, group, *lifecycle, *seen, plan);
 }
 
-/// Whether the node's pods were listed a moment ago, and those that the watch shows are all; if not, has that done. An API server that dies
-/// leaves its watches silent, not broken, for a minute, and a pod may have been bound to the node since. At the deadline that holds nothing up.
-pub(super) fn is_listed_now(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+/// Whether the node's pods were listed a moment ago, and those that the watch shows are all; if not, has that done before the next try of
+/// `task`. An API server that dies leaves its watches silent, not broken, for a minute, and a pod may have been bound to the node since. At the
+/// deadline that holds nothing up.
+pub(super) fn is_listed_before(task: &Task, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let is_due = s.memory.may_try_at(task).is_some_and(|at| at <= s.now);
     let is_recent = s.listed_at.is_some_and(|at| later(at, LISTED_FOR) > s.now);
-    if is_recent || record.release_by.is_some_and(|by| by - MARGIN <= s.now) {
+    if !is_due || is_recent || record.release_by.is_some_and(|by| by - MARGIN <= s.now) {
         return true;
     }
     let beside = s.beside.iter().filter(|_| s.speaks);
@@ -473,7 +475,7 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
     if s.pods.is_none()
         || tries.is_some_and(|tries| tries.in_flight)
         || go_back_for_workloads(s, record, plan)
-        || !is_listed_now(s, record, plan)
+        || !is_listed_before(&Task::Complete, s, record, plan)
     {
         return;
     }

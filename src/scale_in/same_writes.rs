@@ -31,15 +31,21 @@ pub(super) struct SameWrites {
 
 impl SameWrites {
     /// The pause after the last of them.
-    pub(super) fn pause(&self) -> SignedDuration {
+    fn pause(&self) -> SignedDuration {
         match self.many.checked_sub(PAUSE_FROM) {
             None => SignedDuration::ZERO,
             Some(more) => signed(backoff(more + 1, Duration::from_secs(1), Duration::from_secs(30))),
         }
     }
 
+    /// Until when a write waits if it wants the same as they did. One that wants anything else, as for the next phase, does not.
+    pub(super) fn wait_until(&self, patch: &Value) -> Option<Timestamp> {
+        let pause = self.pause();
+        (!pause.is_zero() && without_figures(patch) == self.wanted).then(|| later(self.last, pause))
+    }
+
     pub(super) fn begin(&mut self, patch: &Value) {
-        self.under_way = patch.to_string().chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        self.under_way = without_figures(patch);
     }
 
     /// Takes in that the write under way was done, or came too late. One that was not answered, or refused, is no sign of anybody.
@@ -49,8 +55,13 @@ impl SameWrites {
         self.many = if is_same { self.many.saturating_add(1) } else { 1 };
         (self.wanted, self.last) = (wanted, now);
     }
+
     /// Whether there are too many for a coincidence.
     pub(super) fn are_telling(&self) -> bool {
         self.many > WARN_ABOVE
     }
+}
+
+fn without_figures(patch: &Value) -> String {
+    patch.to_string().chars().filter(|letter| !letter.is_ascii_digit()).collect()
 }

@@ -175,8 +175,12 @@ impl Situation<'_> {
 
     /// Plans a write to the Node. One at a time: a second must start from the Node as the first leaves it.
     pub(super) fn patch(&self, plan: &mut Plan, patch: Value, then: Vec<Action>) {
-        if !plan.writes_node() {
-            self.attempt(plan, &Task::Node, || Action::PatchNode { patch, then });
+        if plan.writes_node() {
+            return;
+        }
+        match self.memory.same_write_waits_until(&patch) {
+            Some(at) if at > self.now => plan.wake(at),
+            _ => self.attempt(plan, &Task::Node, || Action::PatchNode { patch, then }),
         }
     }
 

@@ -96,12 +96,15 @@ fn awss_words_are_kept_only_where_trying_again_does_not_help() {
 /// A write of the Node that wants `what`, done or, with `Some`, come too late. Returns the pause after it, in seconds.
 fn write(memory: &mut Memory, what: &str, second: i64, came_late: Option<SignedDuration>) -> i64 {
     let patch = json!({"metadata": {"resourceVersion": second.to_string(), "annotations": {"wants": what}}});
-    memory.note_begun(&Action::PatchNode { patch, then: Vec::new() }, at(second));
+    memory.note_begun(&Action::PatchNode { patch: patch.clone(), then: Vec::new() }, at(second));
     match came_late {
         None => memory.note_written(&node().view(), at(second)),
         late => memory.note_not_written(&[], late, at(second)),
     }
-    memory.may_try_at(&Task::Node).expect("no try is under way").duration_since(at(second)).as_secs()
+    assert_eq!(memory.same_write_waits_until(&json!({"metadata": {"annotations": {"wants": "else"}}})), None);
+    assert!(memory.may_try_at(&Task::Node).is_some_and(|at_once| at_once <= at(second)));
+    let again = memory.same_write_waits_until(&patch);
+    again.map_or(0, |again| again.duration_since(at(second)).as_secs())
 }
 
 #[test]
