@@ -278,7 +278,6 @@ impl<'a> Model<'a> {
                 self.evict(uid, grace, budgets, owner, returned);
             }
             Action::Delete { uid, grace, .. } => self.delete(uid, grace),
-            Action::ListPods { .. } => {}
             Action::LookUpDaemonSet { uid, .. } => {
                 self.memory.worked(Task::DaemonSet(uid.clone()), now);
                 self.memory.deleted_daemon_sets.insert(uid);
@@ -304,7 +303,10 @@ impl<'a> Model<'a> {
             Action::HandOver => self.memory.worked(Task::HandOver, now),
             Action::Report(_) => self.memory.failed(&Task::Report, now, Some(NEVER)),
             Action::Guard { uid, .. } => self.memory.failed(&Task::Guard(uid), now, Some(NEVER)),
-            Action::GiveUpReplacement { .. } | Action::Announce(_) | Action::AnnouncePod { .. } => {}
+            Action::ListPods { .. }
+            | Action::GiveUpReplacement { .. }
+            | Action::Announce(_)
+            | Action::AnnouncePod { .. } => {}
         }
     }
 

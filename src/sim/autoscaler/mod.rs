@@ -332,12 +332,23 @@ fn failed(what: &'static str) -> impl Fn(tonic::Status) -> End {
     move |status| End::Failed(format!("{what}: {}: {}", status.code(), status.message()))
 }
 
+/// Taints of a node that counts as not ready, whatever its condition says: the condition comes first, and the taint goes after it.
+///
+/// Source: `GetNodeReadiness` in `utils/kubernetes/ready.go`.
+const NOT_READY: [&str; 3] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/network-unavailable",
+];
+
 fn facts(node: &Node) -> NodeFacts {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let is_ready =
+        conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     NodeFacts {
         name: node.metadata.name.clone().unwrap_or_default(),
         provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
-        ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        ready: is_ready && !NOT_READY.iter().any(|key| templates::has_taint(node, key)),
         created: node.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         to_be_deleted: templates::has_taint(node, TO_BE_DELETED),
     }
