@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::history::{Diary, End, History, Note};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Workload};
 
 pub(crate) use self::deeds::RECORD;
 pub(crate) use self::setting::{MANAGED, OURS};
@@ -37,8 +37,11 @@ pub(crate) use self::setting::{MANAGED, OURS};
 const COMES_UP: Duration = Duration::from_mins(10);
 
 /// How long it may take after the last happening until nothing is under way, beside the longest grace: the shortest limit of a hook (50
-/// minutes, for pods of a dead machine whose grace has no end), ten minutes of EC2's, and a refresh.
+/// minutes), ten minutes of EC2's, and a refresh.
 const COMES_TO_REST: Duration = Duration::from_mins(65);
+
+/// How long the longest hook of a scenario, of five minutes, holds an instance: a hundred times as long.
+const LONGEST_HOLD: SignedDuration = SignedDuration::from_secs(100 * 300);
 
 /// For how many seconds what lets nobody go may stand: the same limit of a hook, and some minutes.
 const BLOCKED: u32 = 55 * 60;
@@ -240,10 +243,14 @@ impl Stage {
     async fn come_to_rest(&mut self) {
         let longest = SignedDuration::from_secs(self.scenario.longest_grace());
         let blocked = if self.scenario.stays_blocked { BLOCKED } else { 0 };
+        // What has a grace without an end on a dead machine goes with that, when a hook cannot hold it any longer.
+        let has_no_end = |workload: &Workload| workload.grace == i64::MAX;
+        let is_held = !self.dead.is_empty() && self.scenario.workloads.iter().any(has_no_end);
         let until = self.world.clock.now()
             + signed(COMES_TO_REST)
             + longest
-            + SignedDuration::from_secs(i64::from(blocked));
+            + SignedDuration::from_secs(i64::from(blocked))
+            + if is_held { LONGEST_HOLD } else { SignedDuration::ZERO };
         let mut busy_at = self.world.clock.now();
         loop {
             let now = self.world.clock.now();
