@@ -8,6 +8,9 @@ use kube::core::Status;
 
 use crate::dry_run;
 
+/// Longest wait for the list of a node's pods.
+const LISTED_WITHIN: Duration = Duration::from_secs(30);
+
 /// Longest wait for the answer to a read, an Event or the Lease. A healthy API server takes milliseconds, one that is starting a few
 /// seconds.
 const READ_WITHIN: Duration = Duration::from_secs(10);
@@ -172,6 +175,11 @@ fn names_another_uid(text: &str) -> bool {
 /// Waits for the answer to a call, at most [`READ_WITHIN`].
 pub(super) async fn timely<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
     answered_within(READ_WITHIN, call).await
+}
+
+/// The same for a list that an API server may read from etcd, pods of the whole cluster and all, at most [`LISTED_WITHIN`].
+pub(super) async fn listed<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
+    answered_within(LISTED_WITHIN, call).await
 }
 
 /// The same for a change of a Node or a pod, at most [`CHANGED_WITHIN`].

@@ -16,7 +16,7 @@ use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, P
 use kube::core::Status;
 use serde_json::{Value, json};
 
-use super::answer::{self, Answer, ApiError, CHANGED_WITHIN, changed, timely};
+use super::answer::{self, Answer, ApiError, CHANGED_WITHIN, changed, listed, timely};
 use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
@@ -223,7 +223,7 @@ impl Cluster {
         let api: Api<Seen<Pod>> = Api::all(self.client.clone());
         // In one page, as the watch lists them.
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        Ok(timely(api.list(&on_node)).await?.items.iter().map(PodView::from).collect())
+        Ok(listed(api.list(&on_node)).await?.items.iter().map(PodView::from).collect())
     }
 
     /// Whether the DaemonSet of this name has this UID now.

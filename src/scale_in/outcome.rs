@@ -50,11 +50,7 @@ pub(super) enum Outcome {
         uid: String,
         result: Result<(), ApiError>,
     },
-    PodsListed {
-        /// When it was asked for.
-        began: Timestamp,
-        pods: Result<Vec<PodView>, ApiError>,
-    },
+    PodsListed(Result<Vec<PodView>, ApiError>),
     DaemonSet {
         uid: String,
         exists: Result<bool, ApiError>,

@@ -48,10 +48,8 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::ListPods { nodes } => async move {
-            let began = shared.clock.now();
             let lists = nodes.iter().map(|node| shared.cluster.list_pods_now(node));
-            let pods = try_join_all(lists).await.map(|lists| lists.concat());
-            Outcome::PodsListed { began, pods }
+            Outcome::PodsListed(try_join_all(lists).await.map(|lists| lists.concat()))
         }
         .boxed(),
         Action::LookUpDaemonSet { name, uid } => async move {

@@ -85,7 +85,9 @@ const STABLE_AFTER: Duration = Duration::from_secs(30);
 impl Watches {
     /// Watches the pods of exactly these nodes.
     pub(super) fn keep(&mut self, shared: &Shared, nodes: &BTreeSet<NodeName>, pods: &Pods) {
-        let ended: Vec<_> = self.streams.keys().filter(|&name| !nodes.contains(name)).cloned().collect();
+        let listed = pods.listed.borrow().clone();
+        let ended: BTreeSet<_> =
+            listed.iter().chain(self.streams.keys()).filter(|&name| !nodes.contains(name)).cloned().collect();
         for name in ended {
             self.streams.remove(&name);
             self.listing.remove(&name);

@@ -390,7 +390,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     if is_ours_to_end(record, *lifecycle) {
-        // First: a termination that was noted may still wait to be sent, and going back takes the note off.
+        // First: a termination that was noted may still wait to be sent, which it is in this phase alone.
         if s.pods.is_some()
             && !go_back_for_workloads(s, record, plan)
             && may_terminate(s, record, *seen, plan)
@@ -412,8 +412,15 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 pub(super) fn is_listed_before(task: &Task, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let is_due = s.memory.may_try_at(task).is_some_and(|at| at <= s.now);
     let is_recent = s.listed_at.is_some_and(|at| later(at, LISTED_FOR) > s.now);
-    if !is_due || is_recent || record.release_by.is_some_and(|by| by - MARGIN <= s.now) {
+    let hard = record.release_by.map(|by| by - MARGIN);
+    if !is_due || is_recent || hard.is_some_and(|hard| hard <= s.now) {
         return true;
+    }
+    if let Some(hard) = hard {
+        plan.wake(hard);
+    }
+    if s.memory.tries(&Task::ListPods).is_some_and(|tries| tries.failures > 0) {
+        announce_unlisted(s, record, plan);
     }
     let beside = s.beside.iter().filter(|_| s.speaks);
     let nodes = beside.map(|node| &node.name).chain([&s.node.name]).cloned().collect();

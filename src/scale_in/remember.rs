@@ -26,6 +26,9 @@ const STAYS_FORBIDDEN: SignedDuration = SignedDuration::from_mins(5);
 /// again after this time.
 const NODE_STAYS: SignedDuration = SignedDuration::from_mins(5);
 
+/// Pods whose watch begins anew are listed within this time.
+const LISTED_ANEW: SignedDuration = SignedDuration::from_secs(1);
+
 /// A requested refresh has begun within this time.
 const REFRESH: SignedDuration = SignedDuration::from_secs(5);
 
@@ -62,7 +65,7 @@ impl Worker {
                 }
             }
             Outcome::Guarded { uid, result } => self.hear_of_guard(uid, result),
-            Outcome::PodsListed { began, pods } => self.hear_of_pods(began, pods),
+            Outcome::PodsListed(pods) => self.hear_of_pods(pods),
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
             Outcome::NotHeld { noted_at, unknown } => {
                 if let Some(error) = unknown {
@@ -206,14 +209,15 @@ impl Worker {
     }
 
     /// Who is listed, and not shown by the watch, has come while that was silent, or is shown at any moment.
-    fn hear_of_pods(&mut self, began: Timestamp, pods: Result<Vec<PodView>, ApiError>) {
+    fn hear_of_pods(&mut self, pods: Result<Vec<PodView>, ApiError>) {
         let now = self.shared.clock.now();
         match pods {
             Ok(pods) => {
-                self.memory.worked(Task::ListPods, now);
                 if pods.iter().all(|pod| pod.finished || self.pods.shows(&pod.uid)) {
-                    self.listed_at = Some(began);
+                    self.memory.worked(Task::ListPods, now);
+                    self.listed_at = Some(now);
                 } else {
+                    self.memory.put_off(&Task::ListPods, now, LISTED_ANEW);
                     tracing::info!(
                         node = self.name.as_str(),
                         "the watch of the node's pods has not shown one that is there: it begins anew, and nothing is released before that"
@@ -223,8 +227,10 @@ impl Worker {
                 }
             }
             Err(error) => {
-                tracing::debug!(node = self.name.as_str(), error = %chain(&error), "pods could not be listed before the node's release: tried again");
                 self.memory.failed(&Task::ListPods, now, None);
+                if self.memory.tries(&Task::ListPods).is_some_and(|tries| tries.failures == LASTING_AFTER) {
+                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "the node's pods cannot be listed before its release, which waits: tried again and again");
+                }
             }
         }
     }

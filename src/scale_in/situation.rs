@@ -64,7 +64,7 @@ pub struct Situation<'a> {
     pub pods: Option<&'a BTreeMap<String, PodView>>,
     /// Whether their watch broke or has lost its place, and they are listed anew: some may have come or gone meanwhile.
     pub is_relisting: bool,
-    /// When the last list was asked for that had no pod beside those that the watch has shown.
+    /// When the last list came that had no pod beside those that the watch has shown.
     pub listed_at: Option<Timestamp>,
     /// Whether most of the cluster's kubelets are not heard of.
     pub are_kubelets_cut_off: bool,

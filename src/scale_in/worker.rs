@@ -96,7 +96,7 @@ pub(super) struct Worker {
     /// This Node, and those beside it whose pods count.
     pub(super) nodes: BTreeSet<NodeName>,
     pub(super) pods: Pods,
-    /// When the last list was asked for that had no pod beside those that the watches have shown.
+    /// When the last list came that had no pod beside those that the watches have shown.
     pub(super) listed_at: Option<Timestamp>,
     /// A list had one: their watches are to begin anew.
     pub(super) are_watches_behind: bool,

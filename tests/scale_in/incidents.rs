@@ -465,6 +465,24 @@ async fn a_pod_that_silent_watches_do_not_show_leaves_before_its_node_is_release
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn lists_that_take_twenty_seconds_or_fail_hold_a_release_no_longer_than_that() {
+    for (fault, times, most) in [(Fault::Slow(seconds(20)), 1_000, 40), (Fault::InternalError, 6, 120)] {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).exits_after(5)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+        let flushing = scene.world.clock.now();
+        cluster(&scene).fail_next(times, Verb::List, "pods", fault);
+        scene.until(|w| is_released(w, &machine)).await;
+        let took = scene.world.clock.now().duration_since(flushing).as_secs();
+        assert!(took <= most, "{took} s");
+        let said = notes(&scene.world, &machine, "ScaleInWaiting").len();
+        assert_eq!(said, usize::from(took > 60), "after a minute");
+    }
+}
+
 fn running(world: &World, prefix: &str) -> usize {
     let pods = world.cluster.list::<Pod>();
     let runs = |pod: &&Pod| {

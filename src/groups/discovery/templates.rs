@@ -157,7 +157,7 @@ impl Templates {
         };
         let described = seen.eks.as_ref().map(Option::as_deref);
         let store = self.learned.as_ref().filter(|_| !tags.keep_computed);
-        let names: Vec<&str> = resolved.types.iter().map(|(info, _)| info.name.as_str()).collect();
+        let names: Vec<&str> = resolved.names.iter().map(String::as_str).collect();
         let learned = store.and_then(|store| match described {
             Ok(described) if resolved.left_out.is_none() => {
                 store.learn(&group.asg, &resolved.revisions, &names, described, now)

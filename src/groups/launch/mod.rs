@@ -82,6 +82,8 @@ pub(super) enum RefreshError {
 pub(super) struct Resolved {
     /// Types it may launch, in its order of preference, and what it launches each of them from.
     pub(super) types: Vec<(Arc<TypeInfo>, Vec<Arc<LaunchSpec>>)>,
+    /// Names of all types that it may launch, also of those of which nothing is known.
+    pub(super) names: Vec<String>,
     /// On-Demand or Spot, if it is one of the two.
     pub(super) market: Option<Market>,
     /// The launch template versions or launch configuration used.
@@ -262,9 +264,10 @@ impl LaunchCache {
             });
         }
         let others = wish.0.templates().filter_map(|of| self.templates.get(of));
+        let names = named.iter().map(|(name, _)| name.clone()).collect();
         let revisions = others.map(|other| &other.revision).chain([&spec.revision]).cloned().collect();
         let market = Market::of(wish.0, &spec);
-        Ok(Resolved { types, market, revisions, by_attributes, left_out })
+        Ok(Resolved { types, names, market, revisions, by_attributes, left_out })
     }
 
     fn type_info(&self, name: &str) -> Option<Arc<TypeInfo>> {

@@ -72,6 +72,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut held: BTreeMap<InstanceId, Held> = BTreeMap::new();
     let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
     let mut groups = shared.groups.versions();
+    let mut hooks = shared.hooks.versions();
     let mut leadership = shared.leadership.changes();
     let mut before: Option<Arc<Snapshot>> = None;
     let mut joined = Joined::default();
@@ -90,7 +91,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             failing.0.retain(|instance, _| held.contains_key(instance));
             before = Some(snapshot);
         }
-        let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained);
+        let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained && held.counts());
         let known = known.filter_map(|(instance, held)| {
             let is_so = |since| !is_kept(&shared, &held.group) && fails_for_all(&shared, since);
             let ends = held.ends(now).filter(|_| held.fails_since().is_some_and(is_so));
@@ -108,6 +109,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 hear(&mut held, done, shared.clock.now());
             }
             Ok(()) = groups.changed() => {}
+            Ok(()) = hooks.changed() => {}
             Ok(()) = leadership.changed() => {}
             () = shared.clock.sleep_until_some(next) => {}
         }
@@ -184,7 +186,15 @@ fn start_what_is_due(
         held.begin(step);
         let is_new = now < held.seen + OPEN_BY_THEN;
         let (group, instance) = (held.group.clone(), instance.clone());
-        let one = One { group, instance, since: held.since, renewed: held.renewed, ends: None, is_new };
+        let one = One {
+            group,
+            instance,
+            since: held.since,
+            renewed: held.renewed,
+            too_early: None,
+            ends: None,
+            is_new,
+        };
         running.push(send(Arc::clone(shared), one, step).boxed());
     }
 }
@@ -202,6 +212,8 @@ struct One {
     since: Option<Timestamp>,
     /// When the last heartbeat that AWS took was sent.
     renewed: Option<Timestamp>,
+    /// When one was sent of which AWS said that nothing held the instance.
+    too_early: Option<Timestamp>,
     /// When AWS holds it no longer if it takes none any more, if known.
     ends: Option<Timestamp>,
     /// Held for less than [`OPEN_BY_THEN`].
@@ -215,7 +227,14 @@ async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
     } else {
         tell_hook(&shared, &mut one, step).await
     };
-    Done::Step { instance: one.instance, pause, renewed: one.renewed, ends: one.ends, error }
+    Done::Step {
+        instance: one.instance,
+        pause,
+        renewed: one.renewed,
+        too_early: one.too_early,
+        ends: one.ends,
+        error,
+    }
 }
 
 /// What becomes of a held instance.
@@ -276,7 +295,7 @@ fn noted_timeout(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
 async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuration, Option<AwsError>) {
-    let One { group, instance, since, renewed, ends, is_new } = one;
+    let One { group, instance, since, renewed, too_early, ends, is_new } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
@@ -298,8 +317,10 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         *ends = renewed.or(*since).map(|from| later(from, signed(timeout)));
         shared.metrics.beat(group, &beat, ends.map(|ends| elapsed(shared.clock.now(), ends)));
         shared.holds.note_beat(group, &beat, shared.clock.now());
-        if beat.is_ok() {
-            *renewed = Some(sent_at);
+        match &beat {
+            Ok(()) => *renewed = Some(sent_at),
+            Err(AwsError::NoActiveHook { .. }) => *too_early = Some(sent_at),
+            Err(_) => {}
         }
         beat
     } else {

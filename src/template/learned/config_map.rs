@@ -110,7 +110,7 @@ pub fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
     Some(read.collect())
 }
 
-/// The value for the ConfigMap: as much as fits. Groups with nodes are left out first.
+/// The value for the ConfigMap: as much as fits. Groups that are selected no more are left out first, then those with nodes.
 pub fn written(store: &LearnedStore) -> String {
     let mut members = Vec::new();
     let (mut size, mut left_out) = (2, 0);

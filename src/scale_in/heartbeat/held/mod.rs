@@ -60,6 +60,8 @@ pub(super) struct Held {
     /// ... and when to ask if not; `None` while a question is under way.
     ask_at: Option<Timestamp>,
     pub(super) next: Timestamp,
+    /// Nobody has seen it held: the view is too old to show that, or that it is not.
+    is_presumed: bool,
     /// When the last heartbeat that AWS took was sent.
     pub(super) renewed: Option<Timestamp>,
     /// Since when it takes none, and when its hold ends by that.
@@ -113,6 +115,8 @@ pub(super) enum Done {
         pause: SignedDuration,
         /// When the last heartbeat that AWS took was sent.
         renewed: Option<Timestamp>,
+        /// When the last one was sent of which AWS said that nothing held the instance.
+        too_early: Option<Timestamp>,
         /// When AWS holds it no longer if it takes none any more, if known.
         ends: Option<Timestamp>,
         /// Why AWS did not take it.
@@ -148,6 +152,20 @@ impl Held {
     /// Since when heartbeats have failed, if the last one did.
     pub(super) fn fails_since(&self) -> Option<Timestamp> {
         self.failing.map(|(first, _)| first)
+    }
+
+    /// Whether its hold limits the drain: it is seen, or a heartbeat was taken for it, or AWS answers nothing to tell.
+    pub(super) fn counts(&self) -> bool {
+        !self.is_presumed || self.renewed.is_some() || self.failing.is_some()
+    }
+
+    /// Notes that a refresh shows it held. What was presumed of the hold may be far from the truth.
+    fn seen_held(&mut self, shown_at: Timestamp, now: Timestamp) {
+        self.last_seen = now;
+        let is_far = self.since.is_some_and(|since| elapsed(since, shown_at) > CLOSE_ENOUGH);
+        if std::mem::take(&mut self.is_presumed) && is_far {
+            (self.since, self.ask_at) = (None, Some(now));
+        }
     }
 
     /// Notes when AWS says that it began to hold it; `None`: it does not say.
@@ -242,7 +260,14 @@ pub(super) fn observe(
         None => snapshot.instance(instance).is_none() && elapsed(held.last_seen, now) <= MISSED_FOR,
     });
     for (instance, (group, lifecycle)) in waiting {
-        let entry = held.entry(instance.into()).and_modify(|held| held.last_seen = now);
+        let is_presumed = snapshot.instance(instance).is_some_and(|(_, it)| it.lifecycle != lifecycle);
+        let entry = held.entry(instance.into()).and_modify(|held| {
+            if is_presumed {
+                held.last_seen = now;
+            } else {
+                held.seen_held(snapshot.taken_at, now);
+            }
+        });
         entry.or_insert_with(|| {
             let at_large = before.and_then(|before| Some((before.taken_at, before.instance(instance)?.1)));
             let since = at_large
@@ -261,6 +286,7 @@ pub(super) fn observe(
                 at_the_latest: false,
                 ask_at,
                 next,
+                is_presumed,
                 renewed: None,
                 failing: None,
                 in_flight: false,
@@ -292,9 +318,12 @@ pub(super) fn questions_due(
 /// Notes the result of a call.
 pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
-        Done::Step { instance, pause, renewed, ends, error } => {
+        Done::Step { instance, pause, renewed, too_early, ends, error } => {
             if let Some(held) = held.get_mut(&instance) {
                 held.renewed = renewed;
+                if held.is_presumed && renewed.is_none() {
+                    held.since = too_early.or(held.since);
+                }
                 let first = held.failing.map_or(now, |(first, _)| first);
                 held.failing = error.and(ends).map(|ends| (first, ends));
                 held.in_flight = false;

@@ -50,6 +50,7 @@ fn held() -> Held {
         at_the_latest: false,
         ask_at: None,
         next: at(30),
+        is_presumed: false,
         renewed: None,
         failing: None,
         in_flight: false,
@@ -184,7 +185,7 @@ fn a_call_that_ends_is_of_one_instance_and_no_other() {
     let pause = SignedDuration::from_secs(24);
     hear(
         &mut held,
-        Done::Step { instance: "i-2".into(), pause, renewed: None, ends: None, error: None },
+        Done::Step { instance: "i-2".into(), pause, renewed: None, too_early: None, ends: None, error: None },
         at(100),
     );
     assert_eq!((held["i-1"].in_flight, held["i-1"].next), (true, at(30)));
@@ -198,7 +199,14 @@ fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is
         let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
         let error = fails.then(|| AwsError::Unreachable { operation, source: "timed out".into() });
         let (pause, renewed) = (SignedDuration::from_secs(1), None);
-        let done = Done::Step { instance: "i-1".into(), pause, renewed, ends: Some(at(ends)), error };
+        let done = Done::Step {
+            instance: "i-1".into(),
+            pause,
+            renewed,
+            too_early: None,
+            ends: Some(at(ends)),
+            error,
+        };
         hear(&mut held, done, at(now));
         asked.iter().map(|now| held["i-1"].ends(at(*now))).collect::<Vec<_>>()
     };
@@ -237,6 +245,33 @@ fn what_terminates_in_a_group_with_our_hook_counts_as_held_once_nobody_would_see
     // It is seen again, and is not held yet.
     view.taken_at = at(20);
     assert_eq!(see(&view, true, 20), (Some(at(35)), None));
+}
+
+#[test]
+fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_none() {
+    let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::Terminating)]), BTreeMap::new());
+    let see = |held: &mut _, view: &Snapshot, now| {
+        observe(held, Some(view), view, &Newcomers::default(), |_| true, at(now))
+    };
+    see(&mut held, &view, 15);
+    assert!(!held["i-1"].counts());
+    let beat = |held: &mut _, too_early: Option<i64>, renewed: Option<i64>| {
+        let (instance, pause) = ("i-1".into(), SignedDuration::from_secs(5));
+        let (renewed, too_early) = (renewed.map(at), too_early.map(at));
+        hear(held, Done::Step { instance, pause, renewed, too_early, ends: None, error: None }, at(0));
+    };
+    beat(&mut held, Some(600), None);
+    assert_eq!((held["i-1"].counts(), held["i-1"].since), (false, Some(at(600))));
+    beat(&mut held, None, Some(605));
+    assert_eq!((held["i-1"].counts(), held["i-1"].since), (true, Some(at(600))));
+    // What a refresh shows long after is asked of AWS.
+    for (taken_at, since, ask_at) in [(610, Some(at(600)), None), (1_000, None, Some(at(1_000)))] {
+        let mut held = held.clone();
+        view = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
+        view.taken_at = at(taken_at);
+        see(&mut held, &view, taken_at);
+        assert_eq!((held["i-1"].since, held["i-1"].ask_at), (since, ask_at), "{taken_at}");
+    }
 }
 
 #[test]
