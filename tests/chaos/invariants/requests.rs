@@ -50,7 +50,7 @@ const MOST: &[Most] = &[
     most(Verb::Watch, "volumeattachments", 2, 0, 0),
     // Begun anew where a list before the release shows a pod that they have not shown yet.
     most(Verb::Watch, "pods", 0, 4, 0).twice_for_newcomers(),
-    most(Verb::List, "pods", 0, 6, 0).twice_for_newcomers(),
+    most(Verb::List, "pods", 0, 8, 0).twice_for_newcomers(),
     // One object, every 30 s: whether an etcd was restored from a backup.
     most(Verb::List, "poddisruptionbudgets", 3, 0, 0),
     // Every second by who does not lead, renewed every three seconds by who does.
