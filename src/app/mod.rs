@@ -158,7 +158,10 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         mut election,
         running,
         registry,
-    } = Parts::build(config, aws.clone(), cluster.clone(), clock, dry_run, traces, stop.clone());
+    } = Parts::build(
+        config,
+        parts::shared(config, aws.clone(), cluster.clone(), clock, dry_run, traces, stop.clone()),
+    );
     let _running = running.guard();
     let readiness = Readiness::new();
 

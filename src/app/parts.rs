@@ -42,16 +42,9 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn build(
-        config: &Config,
-        aws: Aws,
-        cluster: Cluster,
-        clock: Clock,
-        dry_run: Option<DryRun>,
-        traces: Traces,
-        stop: CancellationToken,
-    ) -> Self {
-        let shared = Arc::new(shared(config, aws, cluster, clock, dry_run, traces, stop));
+    /// The parts around what they share ([`shared`]).
+    pub(super) fn build(config: &Config, shared: Shared) -> Self {
+        let shared = Arc::new(shared);
         let mut registry = Registry::default();
         let rpc_metrics = register(&mut registry, &shared);
         let running = Running::default();
@@ -86,7 +79,8 @@ impl Parts {
     }
 }
 
-fn shared(
+/// What the parts share.
+pub(super) fn shared(
     config: &Config,
     aws: Aws,
     cluster: Cluster,

@@ -430,38 +430,39 @@ async fn sidecars_and_pre_stop_hooks_have_their_time_before_the_flush() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_is_bound_late_to_a_node_that_is_released_leaves_first() {
-    let scene = Scene::with(group(1)).await;
+/// A scale-in of the only node, to which a pod is about to be bound: that was decided before the cordon.
+async fn with_a_pod_that_is_about_to_be_bound(group: GroupSpec) -> (Scene, Machine) {
+    let scene = Scene::with(group).await;
     let machine = scene.first();
     let timing = Timing { binding: Span::exactly(seconds(4)), ..Timing::real() };
     cluster(&scene).set_timing(timing);
     cluster(&scene).add(pod("late").grace(60).starts_after(0).exits_after(30));
     scene.pass_some(seconds(1)).await;
     scene.scale_in(&machine, Cause::Autoscaler).await;
-    scene.until_gone(&machine).await;
+    (scene, machine)
+}
+
+async fn the_late_pod_leaves_first(scene: &Scene, machine: &Machine) {
+    scene.until_gone(machine).await;
     assert!(has_exited(&scene.world, "late"), "it was bound when the node was cordoned");
     assert_nothing_lost(&scene.world);
-    assert!(released_at(&scene.world, &machine) >= last_exit(&scene.world, &machine));
+    assert!(released_at(&scene.world, machine) >= last_exit(&scene.world, machine));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_bound_late_to_a_node_that_is_released_leaves_first() {
+    let (scene, machine) = with_a_pod_that_is_about_to_be_bound(group(1)).await;
+    the_late_pod_leaves_first(&scene, &machine).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_silent_watches_do_not_show_leaves_before_its_node_is_released() {
     for group in [group(1), held_group(1, 60)] {
-        let scene = Scene::with(group).await;
-        let machine = scene.first();
-        let timing = Timing { binding: Span::exactly(seconds(4)), ..Timing::real() };
-        cluster(&scene).set_timing(timing);
-        cluster(&scene).add(pod("late").grace(60).starts_after(0).exits_after(30));
-        scene.pass_some(seconds(1)).await;
-        scene.scale_in(&machine, Cause::Autoscaler).await;
+        let (scene, machine) = with_a_pod_that_is_about_to_be_bound(group).await;
         scene.until(|w| in_phase(w, &machine, "Flushing")).await;
         assert!(!is_asked(&scene.world, "late"), "it is not bound yet");
         cluster(&scene).silence_watches();
-        scene.until_gone(&machine).await;
-        assert!(has_exited(&scene.world, "late"));
-        assert_nothing_lost(&scene.world);
-        assert!(released_at(&scene.world, &machine) >= last_exit(&scene.world, &machine));
+        the_late_pod_leaves_first(&scene, &machine).await;
     }
 }
 

@@ -471,10 +471,11 @@ fn nothing_is_released_before_its_pods_are_listed_but_at_the_deadline() {
 
     // A termination that is tried again, and a hook that is to be completed.
     for instance in [in_group(Lifecycle::InService), in_group(Lifecycle::TerminatingWait)] {
-        let mut scene = node().by_autoscaler().hooked(60).in_phase(Phase::Releasing);
+        let mut scene = node().by_autoscaler().hooked(60).until(60).in_phase(Phase::Releasing);
         (scene.instance, scene.is_silent) = (instance, true);
         let plan = scene.plan();
         assert!(lists(&plan) && !touches_aws(&plan), "{plan:?}");
+        assert_eq!(plan.wake_at, Some(at(55)), "however long the list takes");
         scene.is_silent = false;
         scene.memory.worked(Task::ListPods, scene.now);
         assert!(touches_aws(&scene.plan()));

@@ -161,9 +161,13 @@ impl Held {
 
     /// Notes that a refresh shows it held. What was presumed of the hold may be far from the truth.
     fn seen_held(&mut self, shown_at: Timestamp, now: Timestamp) {
-        self.last_seen = now;
-        let is_far = self.since.is_some_and(|since| elapsed(since, shown_at) > CLOSE_ENOUGH);
-        if std::mem::take(&mut self.is_presumed) && is_far {
+        if !std::mem::take(&mut self.is_presumed) {
+            return;
+        }
+        if self.renewed.is_none() {
+            self.seen = now;
+        }
+        if self.since.is_some_and(|since| elapsed(since, shown_at) > CLOSE_ENOUGH) {
             (self.since, self.ask_at) = (None, Some(now));
         }
     }
@@ -241,30 +245,32 @@ pub(super) fn observe(
 ) -> Option<Timestamp> {
     let unseen_from = later(snapshot.taken_at, UNSEEN_AFTER);
     let mut is_about_to = false;
-    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle)> = BTreeMap::new();
+    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, bool)> = BTreeMap::new();
     for group in snapshot.groups.values() {
         for instance in &group.asg.instances {
-            let lifecycle = match instance.lifecycle {
+            let (lifecycle, is_presumed) = match instance.lifecycle {
                 Lifecycle::Terminating if has_hook(&group.asg.name) => {
                     is_about_to = true;
-                    (unseen_from <= now).then_some(Lifecycle::TerminatingWait)
+                    ((unseen_from <= now).then_some(Lifecycle::TerminatingWait), true)
                 }
-                lifecycle => (lifecycle.is_held() || lifecycle == Lifecycle::Retained).then_some(lifecycle),
+                lifecycle => {
+                    let waits = lifecycle.is_held() || lifecycle == Lifecycle::Retained;
+                    (waits.then_some(lifecycle), false)
+                }
             };
-            waiting.extend(lifecycle.map(|lifecycle| (&instance.id, (&group.asg.name, lifecycle))));
+            let of_group = |lifecycle| (&instance.id, (&group.asg.name, lifecycle, is_presumed));
+            waiting.extend(lifecycle.map(of_group));
         }
     }
     held.retain(|instance, held| match waiting.get(instance) {
-        Some((_, lifecycle)) => *lifecycle == held.lifecycle,
+        Some((_, lifecycle, _)) => *lifecycle == held.lifecycle,
         // A refresh may leave an instance out, or be an old answer.
         None => snapshot.instance(instance).is_none() && elapsed(held.last_seen, now) <= MISSED_FOR,
     });
-    for (instance, (group, lifecycle)) in waiting {
-        let is_presumed = snapshot.instance(instance).is_some_and(|(_, it)| it.lifecycle != lifecycle);
+    for (instance, (group, lifecycle, is_presumed)) in waiting {
         let entry = held.entry(instance.into()).and_modify(|held| {
-            if is_presumed {
-                held.last_seen = now;
-            } else {
+            held.last_seen = now;
+            if !is_presumed {
                 held.seen_held(snapshot.taken_at, now);
             }
         });

@@ -262,6 +262,12 @@ fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_n
     };
     beat(&mut held, Some(600), None);
     assert_eq!((held["i-1"].counts(), held["i-1"].since), (false, Some(at(600))));
+    // Seen now, where AWS took no heartbeat before: it counts from now if AWS does not say since when.
+    let mut seen = held.clone();
+    let mut shown = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
+    shown.taken_at = at(3_000);
+    see(&mut seen, &shown, 3_000);
+    assert_eq!((seen["i-1"].seen, seen["i-1"].since, seen["i-1"].counts()), (at(3_000), None, true));
     beat(&mut held, None, Some(605));
     assert_eq!((held["i-1"].counts(), held["i-1"].since), (true, Some(at(600))));
     // What a refresh shows long after is asked of AWS.
