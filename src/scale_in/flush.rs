@@ -21,7 +21,8 @@ const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// Longest wait for the successor of a DaemonSet pod that is replaced, and for what it has to read.
 const SUCCESSOR_WAIT: SignedDuration = SignedDuration::from_secs(120);
 
-/// The node's pods are looked for again after this time while they are being listed.
+/// The node's pods are looked for again after this time while they are being listed. So long before the release they are, so that it
+/// waits for no answer.
 const LISTED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// After this many failed requests in a row (15 s, by the pauses between them) a DaemonSet pod counts as one that cannot be asked to go:
@@ -76,8 +77,11 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         until = until.max(later(s.now, LISTED_WITHIN));
         release::announce_unlisted(s, record, plan);
     }
-    if until <= s.now && !release::is_listed_before(&Task::Node, s, record, plan) {
-        until = later(s.now, LISTED_WITHIN);
+    let list_at = later(until, -LISTED_WITHIN);
+    if list_at > s.now {
+        plan.wake(list_at);
+    } else if !release::is_listed_before(&Task::Node, s, record, plan) {
+        until = until.max(later(s.now, LISTED_WITHIN));
     }
     if let Some(hard) = hard {
         until = until.min(hard);

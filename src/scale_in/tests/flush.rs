@@ -456,11 +456,13 @@ fn nothing_is_released_before_its_pods_are_listed_but_at_the_deadline() {
     let lists = |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::ListPods { .. }));
     let mut scene = node().by_autoscaler().until(60).in_phase(Phase::Flushing);
     scene.is_silent = true;
+    scene.now = at(3);
+    let plan = scene.plan();
+    assert!(!lists(&plan), "while it flushes");
+    assert_eq!(plan.wake_at, Some(at(4)));
     scene.now = at(4);
-    assert!(!lists(&scene.plan()), "while it flushes");
-    scene.now = at(5);
-    assert!(lists(&scene.plan()));
-    for second in [20, 54] {
+    assert!(lists(&scene.plan()), "so early that the answer is there when the flush ends");
+    for second in [5, 20, 54] {
         scene.now = at(second);
         scene.plan();
         assert_eq!(scene.record().phase, Phase::Flushing, "{second}");
