@@ -250,7 +250,8 @@ impl History {
         is_dead
     }
 
-    /// Every request to a pod to go, with its stay; not those to pods that have not run where they were scheduled last.
+    /// Every request to a pod to go, with its stay; not those to pods that have not run where they were scheduled last, or have exited there:
+    /// a StatefulSet's next pod has the same name, and no grace before it has a node.
     fn asks(&self) -> impl Iterator<Item = (Timestamp, By, i64, &Run)> {
         self.cluster.iter().enumerate().filter_map(|(n, entry)| match &entry.what {
             Event::PodAsked { pod, by, grace, .. } => {
@@ -259,6 +260,7 @@ impl History {
                     self.cluster[..n].iter().rfind(|entry| of_it(&entry.what)).map(|entry| entry.at);
                 let ran = |run: &&Run| {
                     run.from.is_some_and(|from| (scheduled..=Some(entry.at)).contains(&Some(from)))
+                        && run.end.is_none_or(|(end, _)| end >= entry.at)
                 };
                 let run = self.runs.iter().filter(|run| run.pod == *pod).rfind(ran)?;
                 Some((entry.at, *by, *grace, run))
