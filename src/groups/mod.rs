@@ -46,7 +46,7 @@ pub struct Snapshot {
     pub is_complete: bool,
     /// By name.
     pub groups: BTreeMap<GroupName, Arc<Group>>,
-    /// Where an instance is, by instance id.
+    /// Where an instance is, by instance id. The same one as before where AWS has said the same of every group.
     pub by_instance: Arc<HashMap<InstanceId, Place>>,
     /// Groups that disappeared a moment ago, by name: cluster-autoscaler may still ask for them.
     pub gone: BTreeMap<GroupName, Gone>,
@@ -77,14 +77,30 @@ const REMEMBERED: Duration = Duration::from_secs(30);
 impl Snapshot {
     /// A snapshot of these groups.
     pub fn new(taken_at: Timestamp, groups: impl IntoIterator<Item = Arc<Group>>) -> Self {
+        Self::placed(taken_at, groups, None)
+    }
+
+    /// The same, with the places of their instances where they are known.
+    fn placed(
+        taken_at: Timestamp,
+        groups: impl IntoIterator<Item = Arc<Group>>,
+        places: Option<Arc<HashMap<InstanceId, Place>>>,
+    ) -> Self {
         let groups: BTreeMap<_, _> =
             groups.into_iter().map(|group| (group.asg.name.clone(), group)).collect();
-        let places = groups.values().flat_map(|group| {
+        let places_of = |group: &Arc<Group>| {
             let place = |index| Place { group: group.asg.name.clone(), index };
-            group.asg.instances.iter().enumerate().map(move |(index, i)| (i.id.clone(), place(index)))
-        });
-        let by_instance = Arc::new(places.collect());
+            let instances = group.asg.instances.iter().enumerate();
+            instances.map(|(index, instance)| (instance.id.clone(), place(index))).collect::<Vec<_>>()
+        };
+        let by_instance = places.unwrap_or_else(|| Arc::new(groups.values().flat_map(places_of).collect()));
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
+    }
+
+    /// Whether AWS has said the same as in this snapshot of every group.
+    #[must_use]
+    pub fn is_described_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.by_instance, &other.by_instance)
     }
 
     /// These groups, whose descriptions are those of this snapshot.

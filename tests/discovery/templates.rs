@@ -1,5 +1,6 @@
 //! The templates that discovery makes, from every source that a group can launch from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::groups::Snapshot;
@@ -132,4 +133,29 @@ async fn a_template_survives_that_ec2_answers_no_more() {
     tokio::time::sleep(Duration::from_hours(1)).await;
     let snapshot = discovery.refresh().await.expect("the groups are seen");
     assert_eq!(label(&node(&snapshot, "web"), TYPE).as_deref(), Some("m5.large"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_again_is_kept_and_what_is_said_otherwise_makes_another_template() {
+    let world = world([]).await;
+    for name in ["tagged", "same"] {
+        world.sim.add_group(ours(name).template("m5.large").size(0, 5, 2));
+    }
+    let discovery = world.discovery(by_tag());
+    discovery.refresh().await.expect("sees");
+    let before = discovery.refresh().await.expect("sees");
+    let again = discovery.refresh().await.expect("sees");
+    let template = |snapshot: &Snapshot, group: &str| {
+        snapshot.groups[group].template.clone().expect("was tried").expect("is there")
+    };
+    let is_kept =
+        |group: &str, after: &Snapshot| Arc::ptr_eq(&template(&before, group), &template(after, group));
+    assert!(again.is_described_as(&before));
+    assert!(["tagged", "same"].iter().all(|group| is_kept(group, &again)));
+
+    world.sim.tag_group("tagged", "k8s.io/cluster-autoscaler/node-template/label/tier", "web");
+    let after = discovery.refresh().await.expect("sees");
+    assert!(!after.is_described_as(&before));
+    assert_eq!(["tagged", "same"].map(|group| is_kept(group, &after)), [false, true]);
+    assert_eq!(label(&node(&after, "tagged"), "tier").as_deref(), Some("web"));
 }

@@ -15,7 +15,7 @@ mod templates;
 mod trouble;
 mod warnings;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +34,11 @@ use super::failures::Shortages;
 use super::hooks::Hooks;
 use super::poll_interval::{BREATH, next_refresh, requested_refresh, retry_after};
 use super::selector::Selectors;
-use super::{Group, Groups, Snapshot, warm_pools};
+use super::{Group, Groups, Place, Snapshot, warm_pools};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Operation};
 use crate::clock::{Clock, later};
 use crate::cluster::Nodes;
-use crate::k8s::GroupName;
+use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::{Outage, chain};
 use crate::template::{LearnedStore, Settings};
 
@@ -73,6 +73,8 @@ struct Memory {
     shortages: Shortages,
     /// The last description of each group.
     described: BTreeMap<GroupName, Arc<AutoScalingGroup>>,
+    /// Where they have their instances, once that has been looked for.
+    places: Option<Arc<HashMap<InstanceId, Place>>>,
     /// Groups that this run has seen selected.
     selected: BTreeSet<GroupName>,
     warnings: Warnings,
@@ -356,11 +358,14 @@ impl Memory {
     /// Keeps the descriptions for the next refresh. What is said again is kept once.
     fn remember(&mut self, described: BTreeMap<GroupName, AutoScalingGroup>) -> Vec<Arc<AutoScalingGroup>> {
         let mut before = std::mem::take(&mut self.described);
+        let mut is_same = before.len() == described.len();
         let again = described.into_iter().map(|(name, group)| {
             let known = before.remove(&name).filter(|known| **known == group);
+            is_same &= known.is_some();
             (name, known.unwrap_or_else(|| Arc::new(group)))
         });
         self.described = again.collect();
+        self.places = self.places.take().filter(|_| is_same);
         self.described.values().cloned().collect()
     }
 
@@ -370,7 +375,8 @@ impl Memory {
         self.warnings.note_weighted(weighted.map(|group| group.name.clone()));
         self.warnings.note_operated(groups.iter().map(Arc::as_ref));
         let groups = groups.iter().map(|asg| Arc::new(Group { asg: Arc::clone(asg), ..Group::default() }));
-        let mut states = Snapshot::new(now, groups);
+        let mut states = Snapshot::placed(now, groups, self.places.take());
+        self.places = Some(Arc::clone(&states.by_instance));
         self.shortages.observe(&states);
         for (name, group) in &mut states.groups {
             if let Some(failure) = self.shortages.failure(name) {

@@ -13,6 +13,7 @@ use crate::groups::Group;
 use crate::groups::launch::{LaunchCache, Resolved, Wanted};
 use crate::groups::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
 use crate::k8s::{GroupName, names};
+use crate::template::learned::Learned;
 use crate::template::tags::{self, BadTag, NodeTags};
 use crate::template::{Candidate, Facts, LearnedStore, Managed, Settings, Template, TemplateError};
 
@@ -38,17 +39,38 @@ pub(super) struct Templates {
     left_out: BTreeMap<GroupName, String>,
     /// Devices that groups' nodes have not shown: since when, and whether that was told.
     unshown: BTreeMap<(GroupName, String), (Timestamp, bool)>,
-    /// The last complete template of each group.
-    last: BTreeMap<GroupName, Arc<Template>>,
+    /// The last complete template of each group, and what it was made of.
+    last: BTreeMap<GroupName, (Input, Arc<Template>)>,
     launch_trouble: Trouble,
     eks_trouble: Trouble,
+}
+
+/// All that differs from template to template.
+#[derive(Debug)]
+struct Input {
+    asg: Arc<AutoScalingGroup>,
+    eks: Result<Option<Arc<ManagedNodeGroup>>, NotAskedYet>,
+    resolved: Resolved,
+    learned: Option<Arc<Learned>>,
+    zone_id: Option<String>,
+}
+
+impl Input {
+    /// Whether both make the same template. A refresh mostly finds what the one before found, which is kept once.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.asg, &other.asg)
+            && self.eks == other.eks
+            && self.resolved == other.resolved
+            && self.learned.as_ref().map(Arc::as_ptr) == other.learned.as_ref().map(Arc::as_ptr)
+            && self.zone_id == other.zone_id
+    }
 }
 
 /// The template of a group.
 #[derive(Debug)]
 enum Made {
     /// Made of all there is to know.
-    Complete(Result<Arc<Template>, TemplateError>),
+    Complete(Result<(Input, Arc<Template>), TemplateError>),
     /// Something is still to be asked for; this is made without it, if it can be.
     Incomplete(Option<Arc<Template>>),
 }
@@ -156,6 +178,7 @@ impl Templates {
             Err(missing) => return Made::Complete(Err(TemplateError::new(missing))),
         };
         let described = seen.eks.as_ref().map(Option::as_deref);
+        let is_incomplete = described.is_err() || is_behind && resolved.left_out.is_some();
         let store = self.learned.as_ref().filter(|_| !tags.keep_computed);
         let names: Vec<&str> = resolved.names.iter().map(String::as_str).collect();
         let learned = store.and_then(|store| match described {
@@ -164,41 +187,51 @@ impl Templates {
             }
             _ => store.known(&group.asg.name),
         });
+        let zone_id = group.asg.zones.first().and_then(|zone| self.zone_ids.get(zone)).cloned();
+        let input = Input { asg: Arc::clone(&group.asg), eks: seen.eks.clone(), resolved, learned, zone_id };
+        let template = match self.last.get(&group.asg.name) {
+            Some((same, template)) if same.is(&input) => Ok(Arc::clone(template)),
+            _ => self.made_of(&input, tags, region),
+        };
+        if is_incomplete {
+            return Made::Incomplete(template.ok());
+        }
+        Made::Complete(template.map(|template| (input, template)))
+    }
+
+    /// The template that this input makes; `tags` are those of the group and of EKS.
+    fn made_of(&self, input: &Input, tags: &NodeTags, region: &str) -> Result<Arc<Template>, TemplateError> {
+        let Input { asg, eks, resolved, learned, zone_id } = input;
         let types: Vec<_> = resolved.types.iter().map(|(info, specs)| Candidate { info, specs }).collect();
-        let key = Key::of(&group.asg);
-        let zone_id = group.asg.zones.first().and_then(|zone| self.zone_ids.get(zone));
+        let key = Key::of(asg);
+        let described = eks.as_ref().ok().and_then(Option::as_deref);
         let facts = Facts {
-            group: &group.asg.name,
+            group: &asg.name,
             region,
-            zones: &group.asg.zones,
-            zone_id: zone_id.map(String::as_str),
+            zones: &asg.zones,
+            zone_id: zone_id.as_deref(),
             types: &types,
             market: resolved.market,
-            eks: key
-                .as_ref()
-                .map(|key| Managed { name: key.name(), described: described.unwrap_or_default() }),
+            eks: key.as_ref().map(|key| Managed { name: key.name(), described }),
             learned: learned.as_deref(),
             tags,
         };
         let settings = if resolved.by_attributes { self.settings.of_attributes() } else { self.settings };
-        let template = Template::of(&facts, &settings).map(Arc::new);
-        if described.is_err() || is_behind && resolved.left_out.is_some() {
-            return Made::Incomplete(template.ok());
-        }
-        Made::Complete(template)
+        Template::of(&facts, &settings).map(Arc::new)
     }
 
     /// The group with its template, or with what stands in for one.
     fn with_template(&mut self, mut group: Group, made: Made, now: Timestamp) -> Group {
-        if let Made::Complete(Ok(template)) = &made {
-            self.note_unshown(&group.asg.name, &template.unshown, now);
-            self.last.insert(group.asg.name.clone(), Arc::clone(template));
-        } else {
-            group.stand_in = self.last.get(&group.asg.name).cloned();
-        }
+        let name = group.asg.name.clone();
+        let last = self.last.get(&name).map(|(_, template)| Arc::clone(template));
         match made {
-            Made::Complete(template) => group.template = Some(template),
-            Made::Incomplete(template) => group.stand_in = group.stand_in.or(template),
+            Made::Complete(Ok((input, template))) => {
+                self.note_unshown(&name, &template.unshown, now);
+                self.last.insert(name, (input, Arc::clone(&template)));
+                group.template = Some(Ok(template));
+            }
+            Made::Complete(Err(error)) => (group.template, group.stand_in) = (Some(Err(error)), last),
+            Made::Incomplete(template) => group.stand_in = last.or(template),
         }
         group
     }

@@ -78,7 +78,7 @@ pub(super) enum RefreshError {
 }
 
 /// What a group launches, looked up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Resolved {
     /// Types it may launch, in its order of preference, and what it launches each of them from.
     pub(super) types: Vec<(Arc<TypeInfo>, Vec<Arc<LaunchSpec>>)>,
