@@ -170,7 +170,7 @@ fn evict_order(s: &Situation<'_>, record: &Record, pods: Vec<Classified<'_>>, ti
         lower_have_answered &= pods.iter().all(|&(pod, class)| has_answered(s, pod, class));
     }
     // Where evictions are few (`--eviction-qps`), pods that are refused again and again must not take every one.
-    all.sort_by_key(|&(_, pod, ..)| last_try(s, pod));
+    all.sort_by_cached_key(|&(_, pod, ..)| last_try(s, pod));
     let mut waiting = BTreeMap::new();
     for (place, pod, class, lower_have_answered) in all {
         let why = ask(s, record, pod, class, time, lower_have_answered, plan);

@@ -113,7 +113,10 @@ impl EvictionRate {
         }
         queue.first_since = now;
         queue.waiting.rotate_left(1);
-        queue.tell_first();
+        // Else whoever's place is free next tells.
+        if self.pause.is_some() || queue.under_way + granted + 1 < AT_ONCE {
+            queue.tell_first();
+        }
         Permit::Granted
     }
 

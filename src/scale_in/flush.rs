@@ -72,13 +72,12 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(successor) = s.memory.rolled.until(flush_time) {
         until = until.max(successor.min(flushed.max(record.phase_since) + SUCCESSOR_WAIT));
     }
-    // Who is bound to the node meanwhile is known only when that is done.
+    let list_at = later(until, -LISTED_WITHIN);
     if s.is_relisting {
+        // Who is bound to the node meanwhile is known only when that is done.
         until = until.max(later(s.now, LISTED_WITHIN));
         release::announce_unlisted(s, record, plan);
-    }
-    let list_at = later(until, -LISTED_WITHIN);
-    if list_at > s.now {
+    } else if list_at > s.now {
         plan.wake(list_at);
     } else if !release::is_listed_before(&Task::Node, s, record, plan) {
         until = until.max(later(s.now, LISTED_WITHIN));

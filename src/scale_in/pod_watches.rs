@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
 use tokio::time::Instant;
@@ -85,9 +85,9 @@ const STABLE_AFTER: Duration = Duration::from_secs(30);
 impl Watches {
     /// Watches the pods of exactly these nodes.
     pub(super) fn keep(&mut self, shared: &Shared, nodes: &BTreeSet<NodeName>, pods: &Pods) {
-        let listed = pods.listed.borrow().clone();
-        let ended: BTreeSet<_> =
-            listed.iter().chain(self.streams.keys()).filter(|&name| !nodes.contains(name)).cloned().collect();
+        let is_other = |name: &&NodeName| !nodes.contains(*name);
+        let ended: BTreeSet<NodeName> =
+            pods.listed.borrow().iter().chain(self.streams.keys()).filter(is_other).cloned().collect();
         for name in ended {
             self.streams.remove(&name);
             self.listing.remove(&name);
@@ -102,26 +102,21 @@ impl Watches {
         }
     }
 
-    /// Takes in an event, and everything else that has arrived: one plan is made of all.
-    pub(super) fn take_in(&mut self, node: NodeName, event: watcher::Result<Event<Seen<Pod>>>, pods: &Pods) {
-        let mut next = Some((node, event));
-        while let Some((node, event)) = next {
-            match event {
-                Ok(event) => self.deliver(&node, event, pods),
-                Err(error) => {
-                    pods.relisting.borrow_mut().insert(node.clone());
-                    let failed = Instant::now();
-                    if self.failed.replace(failed).is_some_and(|before| before + STABLE_AFTER < failed) {
-                        // Nothing has changed since to tell that it works again.
-                        self.outage.recovered();
-                    }
-                    if let Some(lasted) = self.outage.failed() {
-                        let outage_seconds = lasted.as_secs();
-                        tracing::warn!(node = node.as_str(), outage_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
-                    }
-                }
-            }
-            next = self.streams.next().now_or_never().flatten();
+    /// Takes in an event.
+    pub(super) fn take_in(&mut self, node: &NodeName, event: watcher::Result<Event<Seen<Pod>>>, pods: &Pods) {
+        let error = match event {
+            Ok(event) => return self.deliver(node, event, pods),
+            Err(error) => error,
+        };
+        pods.relisting.borrow_mut().insert(node.clone());
+        let failed = Instant::now();
+        if self.failed.replace(failed).is_some_and(|before| before + STABLE_AFTER < failed) {
+            // Nothing has changed since to tell that it works again.
+            self.outage.recovered();
+        }
+        if let Some(lasted) = self.outage.failed() {
+            let outage_seconds = lasted.as_secs();
+            tracing::warn!(node = node.as_str(), outage_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
         }
     }
 

@@ -215,7 +215,7 @@ impl Worker {
             Ok(pods) => {
                 if pods.iter().all(|pod| pod.finished || self.pods.shows(&pod.uid)) {
                     self.memory.worked(Task::ListPods, now);
-                    self.listed_at = Some(now);
+                    self.listed_at = (!self.is_relisting()).then_some(now);
                 } else {
                     self.memory.put_off(&Task::ListPods, now, LISTED_ANEW);
                     tracing::info!(

@@ -41,8 +41,9 @@ impl Returns {
     pub fn see(&mut self, pods: &BTreeMap<String, PodView>) {
         self.seen.retain(|uid, _| pods.contains_key(uid));
         for (uid, pod) in pods {
-            let after = self.evicted.contains(&pod.owner());
-            self.seen.entry(uid.clone()).or_insert(after);
+            if !self.seen.contains_key(uid) {
+                self.seen.insert(uid.clone(), self.evicted.contains(&pod.owner()));
+            }
         }
     }
 

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::{self, Event};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::Span;
@@ -37,7 +39,7 @@ use super::situation::Situation;
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
-use crate::cluster::{CHANGED_WITHIN, NodeView, may_have_room};
+use crate::cluster::{CHANGED_WITHIN, NodeView, Seen, may_have_room};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -45,7 +47,7 @@ use crate::k8s::{GroupName, InstanceId, NodeName};
 /// Where AWS has denied a heartbeat, no instance is to be held for so long. Then one more is tried before.
 const DENIED_FOR: SignedDuration = SignedDuration::from_mins(5);
 
-/// Shortest pause between plans that only the clock asks for.
+/// Pause before another plan where the last one asks for one at once.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
 /// What another process wrote while it led is seen by this time after this one began to lead: its last write may take as long as the API
@@ -155,9 +157,9 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => return self.hear_out().await,
-                Some(outcome) = self.running.next() => self.remember_all(outcome),
+                Some(outcome) = self.running.next() => self.remember(outcome),
                 event = watches.streams.next() => match event {
-                    Some((node, event)) => watches.take_in(node, event, &self.pods),
+                    Some((node, event)) => self.take_in(&mut watches, &node, event),
                     None => return self.hear_out().await,
                 },
                 () = follow.notified() => {}
@@ -174,16 +176,32 @@ impl Worker {
                 Ok(()) = leadership.changed() => {}
                 () = shared.clock.sleep_until_some(wake_at) => {}
             }
+            self.take_in_what_is_there(&mut watches);
+            let _ = (follow.notified().now_or_never(), eviction_slot_free.notified().now_or_never());
         }
     }
 
-    /// Remembers an outcome, and every other that is there: one plan is made of all.
-    fn remember_all(&mut self, outcome: Outcome) {
-        let mut next = Some(outcome);
-        while let Some(outcome) = next {
+    /// Takes in every outcome and every event that is there: one plan is made of all.
+    fn take_in_what_is_there(&mut self, watches: &mut Watches) {
+        while let Some(Some(outcome)) = self.running.next().now_or_never() {
             self.remember(outcome);
-            next = self.running.next().now_or_never().flatten();
         }
+        while let Some(Some((node, event))) = watches.streams.next().now_or_never() {
+            self.take_in(watches, &node, event);
+        }
+    }
+
+    /// A list from before a watch broke tells nothing of what that one missed.
+    fn take_in(&mut self, watches: &mut Watches, node: &NodeName, event: watcher::Result<Event<Seen<Pod>>>) {
+        if event.is_err() {
+            self.listed_at = None;
+        }
+        watches.take_in(node, event, &self.pods);
+    }
+
+    /// Whether pods are being listed anew, since a watch of theirs broke.
+    pub(super) fn is_relisting(&self) -> bool {
+        self.nodes.iter().any(|node| self.pods.relisting.borrow().contains(node))
     }
 
     /// Plans, and starts the actions.
@@ -197,13 +215,13 @@ impl Worker {
         let look = self.look(&node);
         let (now, leads) = (look.now, look.leads);
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
-        let is_relisting = self.nodes.iter().any(|node| self.pods.relisting.borrow().contains(node));
+        let is_relisting = self.is_relisting();
         let pods = self.pods.by_uid.borrow();
         self.memory.note_pods(&pods, now);
         if is_listed && !is_relisting {
             self.memory.note_daemons(&pods, &self.shared.settings.flush, now);
         }
-        let (wants_evictions, granted) = (Cell::new(false), Cell::new(0));
+        let (wants_evictions, granted, refused) = (Cell::new(false), Cell::new(0), Cell::new(None));
         let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
         let situation = Situation {
             now,
@@ -237,10 +255,15 @@ impl Worker {
                 if !leads {
                     return Permit::Granted;
                 }
+                // Who has to wait for one pod has to for the others.
+                if let Some(until) = refused.get() {
+                    return Permit::Wait(until);
+                }
                 let rate = &self.shared.eviction_rate;
                 let permit = rate.ask(&self.name, &self.eviction_slot_free, granted.get(), now);
-                if permit == Permit::Granted {
-                    granted.set(granted.get() + 1);
+                match permit {
+                    Permit::Granted => granted.set(granted.get() + 1),
+                    Permit::Wait(until) => refused.set(Some(until)),
                 }
                 permit
             },
@@ -272,7 +295,7 @@ impl Worker {
             return Next::Stop;
         }
         // A wake time that has passed must not cause a busy loop.
-        Next::Wait(wake_at.map(|at| at.max(now + SHORTEST_WAIT)))
+        Next::Wait(wake_at.map(|at| if at > now { at } else { now + SHORTEST_WAIT }))
     }
 
     /// Notes for people and metrics what the plan says of the scale-in, and starts its actions.

@@ -105,8 +105,12 @@ pub(super) async fn run(shared: Arc<Shared>) {
             biased;
             () = shared.stop.cancelled() => return,
             Some(done) = running.next() => {
-                failing.tell(&held, &done);
-                hear(&mut held, done, shared.clock.now());
+                let mut next = Some(done);
+                while let Some(done) = next {
+                    failing.tell(&held, &done);
+                    hear(&mut held, done, shared.clock.now());
+                    next = running.next().now_or_never().flatten();
+                }
             }
             Ok(()) = groups.changed() => {}
             Ok(()) = hooks.changed() => {}
