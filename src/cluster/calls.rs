@@ -182,20 +182,20 @@ impl Cluster {
         if !is_wanted() {
             return Answer::Unclear("not sent: nobody wants it any more".to_owned());
         }
-        let mut call = pin!(changed(api.delete(&pod.name, &params)));
+        let mut call = pin!(changed(async {
+            match api.delete(&pod.name, &params).await {
+                Ok(_) => Ok(Answer::Going),
+                Err(kube::Error::Api(status)) => Ok(answer::read(status.code, None, Some(&status))),
+                Err(error) => Err(error),
+            }
+        }));
         let answer = if let Ok(answer) = tokio::time::timeout(HAS_A_PLACE, &mut call).await {
             answer
         } else {
             drop(place);
             call.await
         };
-        match answer {
-            Ok(_) => Answer::Going,
-            Err(ApiError::Refused(status)) => answer::read(status.code, None, Some(&status)),
-            // The only precondition is the UID.
-            Err(ApiError::NotFound | ApiError::Conflict) => Answer::Gone,
-            Err(error) => Answer::Unclear(chain(&error)),
-        }
+        answer.unwrap_or_else(|error| Answer::Unclear(chain(&error)))
     }
 
     /// Sets the condition DisruptionTarget, as the eviction API does, so that the pod's owner knows why it goes.

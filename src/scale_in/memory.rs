@@ -1,7 +1,7 @@
 //! What one run remembers of its tries for a node. Nothing in it must survive: a restart tries again what is still to be
 //! done.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -98,6 +98,12 @@ pub struct Refusal {
     pub by: Obstacle,
 }
 
+/// A pod whose namespace is being deleted is asked again after this time.
+const GOING_ANYWAY: SignedDuration = SignedDuration::from_secs(30);
+
+/// How many terminations that had no effect are remembered. Each has a pause of its own before the next.
+const VOID_KEPT: usize = 8;
+
 /// What keeps a pod from being evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
@@ -149,8 +155,8 @@ pub struct Memory {
     pub told_at: Option<Timestamp>,
     /// Whether AWS has said that it does that one.
     pub is_acknowledged: bool,
-    /// The termination that the record notes at this moment certainly had no effect.
-    pub void_termination: Option<Timestamp>,
+    /// Terminations that the record notes, or noted, at these moments certainly had no effect: the last few.
+    void_terminations: VecDeque<Timestamp>,
     /// The API server's words if it did not take the last write of the Node, and nobody else was quicker.
     pub not_written: Option<String>,
     /// AWS's words if it refuses for good to release the instance.
@@ -366,7 +372,14 @@ impl Memory {
     /// Whether the termination that is noted for this moment certainly had no effect. The moment may have been read by the wall clock twice,
     /// which differs a little from ours by then.
     pub fn is_void(&self, noted_at: Timestamp) -> bool {
-        self.void_termination.is_some_and(|void| void.duration_since(noted_at).abs() < CLOCKS_PART_BY)
+        self.void_terminations.iter().any(|void| void.duration_since(noted_at).abs() < CLOCKS_PART_BY)
+    }
+
+    /// Notes that the termination noted for this moment certainly had no effect. The Node may show an earlier note than the last one: a write
+    /// that is said to have failed may have happened.
+    pub fn note_void(&mut self, noted_at: Timestamp) {
+        self.void_terminations.truncate(VOID_KEPT - 1);
+        self.void_terminations.push_front(noted_at);
     }
 
     /// Of another scale-in nothing counts that was found out in this one.
@@ -382,7 +395,7 @@ impl Memory {
     pub fn note_not_written(&mut self, then: &[Action], pause: Option<SignedDuration>, now: Timestamp) {
         for action in then {
             if let Action::Terminate { noted_at, .. } = action {
-                self.void_termination = Some(*noted_at);
+                self.note_void(*noted_at);
             }
         }
         if pause.is_some() {
@@ -414,10 +427,16 @@ impl Memory {
             self.put_off.remove(&uid);
         }
         let (text, by, pause) = match answer {
-            Answer::Going | Answer::Gone | Answer::GoingAnyway => {
+            Answer::Going | Answer::Gone => {
                 self.refusals.remove(&uid);
                 self.asked.insert(uid, now);
                 return self.worked(task, now);
+            }
+            Answer::GoingAnyway => {
+                // Whoever deletes the namespace asks it some time: nobody has yet.
+                let text = "its namespace is being deleted".to_owned();
+                self.refusals.insert(uid, Refusal { budgets, text, by: Obstacle::Other });
+                return self.put_off(&task, now, GOING_ANYWAY);
             }
             Answer::Busy(pause, text) => {
                 let times = self.put_off.entry(uid.clone()).or_default();
@@ -479,7 +498,7 @@ impl Memory {
             (self.told_at, self.is_acknowledged) = (Some(now), false);
             return self.failed(&Task::Terminate, now, None);
         }
-        self.void_termination = Some(noted_at);
+        self.note_void(noted_at);
         if matches!(error, AwsError::AtMinimum { .. }) {
             self.at_minimum = true;
             return self.worked(Task::Terminate, now);

@@ -204,7 +204,7 @@ impl Worker {
 
     /// AWS was not told, although the record says so.
     fn not_terminated(&mut self, noted_at: Timestamp) {
-        self.memory.void_termination = Some(noted_at);
+        self.memory.note_void(noted_at);
         self.memory.failed(&Task::Terminate, self.shared.clock.now(), None);
     }
 

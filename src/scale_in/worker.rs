@@ -468,7 +468,7 @@ impl Worker {
         if !self.shared.leadership.leads() {
             // Noted, and certainly not sent.
             if let Action::Terminate { noted_at, .. } = action {
-                self.memory.void_termination = Some(noted_at);
+                self.memory.note_void(noted_at);
             }
             return;
         }

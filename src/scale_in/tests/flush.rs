@@ -234,6 +234,38 @@ fn a_daemonset_pod_that_is_asked_late_has_its_grace_all_the_same() {
 }
 
 #[test]
+fn a_daemonset_pod_whose_time_is_over_is_waited_for_no_more_though_another_flushes() {
+    let mut scene =
+        node().by_autoscaler().with(pod("csi").daemon().wishing(names::DAEMON_SET, "evict").going(20));
+    scene.put(pod("logs").daemon().wishing(names::FLUSH_SECONDS, "60"));
+    scene.plan();
+    let plan = scene.plan();
+    let WaitReason::Exiting(end) = plan.waiting[0].why else { panic!("{:?}", plan.waiting) };
+    scene.now = end - SignedDuration::from_secs(1);
+    assert_eq!(scene.plan().waiting.len(), 1);
+    scene.now = end;
+    let plan = scene.plan();
+    assert_eq!((plan.waiting.len(), scene.record().phase), (0, Phase::Flushing));
+}
+
+#[test]
+fn the_grace_of_a_daemonset_pod_counts_from_when_it_can_be_asked() {
+    let mut scene =
+        node().by_autoscaler().with(pod("csi").daemon().grace(10).wishing(names::DAEMON_SET, "evict"));
+    scene.plan();
+    for _ in 0..3 {
+        while deletions(&scene.plan()).is_empty() {
+            scene.later(1);
+        }
+        scene.answered("csi", Answer::Unclear("denied".into()));
+    }
+    scene.later(2);
+    let plan = scene.plan();
+    assert_eq!(deletions(&plan), [], "the next try is not due");
+    assert_eq!(plan.waiting[0].why, WaitReason::Exiting(scene.now + SignedDuration::from_secs(15)));
+}
+
+#[test]
 fn a_daemonset_pod_that_can_never_be_asked_holds_nobody_for_ever() {
     let mut scene =
         node().by_autoscaler().with(pod("csi").daemon().grace(10).wishing(names::DAEMON_SET, "evict"));

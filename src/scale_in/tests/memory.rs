@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 use serde_json::json;
 
-use super::scene::{at, node, pod};
-use crate::aws::{AwsError, Operation};
+use super::scene::{at, in_group, node, pod};
+use crate::aws::{AwsError, Lifecycle, Operation};
 use crate::cluster::Answer;
 use crate::scale_in::action::Action;
 use crate::scale_in::memory::{Memory, Task, jittered};
+use crate::scale_in::record::Record;
 
 #[test]
 fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
@@ -27,6 +28,27 @@ fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
     let all: Vec<_> = (0..200).map(of).collect();
     assert!(all.iter().all(|pause| (80..=120).contains(pause)), "{all:?}");
     assert!(all.iter().min() < Some(&85) && all.iter().max() > Some(&115), "{all:?}");
+}
+
+#[test]
+fn what_is_put_off_is_tried_after_its_pause() {
+    let mut memory = Memory::default();
+    memory.put_off(&Task::Refresh, at(10), SignedDuration::from_secs(30));
+    assert_eq!(memory.may_try_at(&Task::Refresh), Some(at(40)));
+}
+
+#[test]
+fn a_record_that_goes_once_aws_was_told_is_lost_as_long_as_the_node_is_marked() {
+    let scene = node().by_autoscaler();
+    let told = Record { terminate_at: Some(at(1)), ..scene.record() };
+    let mut memory = Memory::default();
+    let in_service = in_group(Lifecycle::InService);
+    memory.note_before(Some(told.clone()), &scene.view(), &in_service);
+    assert_eq!(memory.lost.as_ref(), Some(&told));
+    memory.note_before(None, &node().view(), &in_group(Lifecycle::Terminating));
+    assert_eq!(memory.lost, Some(told), "its instance is on its way out");
+    memory.note_before(None, &node().view(), &in_service);
+    assert_eq!(memory.lost, None);
 }
 
 #[test]

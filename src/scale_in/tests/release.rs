@@ -16,6 +16,7 @@ use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::{Memory, Task};
 use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
+use crate::scale_in::waiting::WaitReason;
 
 const TERMINATE: Operation = Operation::TerminateInstanceInAutoScalingGroup;
 
@@ -58,6 +59,24 @@ fn whatever_has_kept_a_pod_until_its_last_call_it_is_deleted_with_its_whole_grac
         scene.later(957);
         assert_eq!(deletions(&scene.plan()), [("web".into(), None)], "{answer:?}");
     }
+}
+
+#[test]
+fn a_pod_whose_namespace_is_being_deleted_has_its_whole_grace_at_its_last_call_however_often_it_was_asked() {
+    let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
+    let mut asked = 0;
+    let first_cut = (0..1_000).find_map(|_| {
+        let plan = scene.plan();
+        if !evictions(&plan).is_empty() {
+            asked += 1;
+            scene.answered("web", Answer::GoingAnyway);
+            let why = WaitReason::Refused("its namespace is being deleted".into());
+            assert_eq!(scene.plan().waiting[0].why, why);
+        }
+        scene.later(1);
+        deletions(&plan).pop()
+    });
+    assert_eq!((asked, first_cut), (32, Some(("web".into(), None))));
 }
 
 #[test]
@@ -441,7 +460,7 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
     let mut scene = away("True", Release::TerminateAndDecrement);
     let record = Record { terminate_at: Some(at(1)), ..scene.record() };
     scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
-    scene.memory.void_termination = Some(at(1));
+    scene.memory.note_void(at(1));
     // The clocks have parted a little since.
     scene.ahead = SignedDuration::from_micros(3);
     assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
@@ -455,6 +474,26 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
     scene.plan();
     let plan = scene.plan();
     assert!(plan.wake_at.is_none_or(|at| at > scene.now), "{plan:?}");
+}
+
+#[test]
+fn a_note_that_was_written_though_its_write_failed_is_void_after_another_has_failed_too() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    let first = Record { terminate_at: Some(at(1)), ..scene.record() };
+    for second in [1, 3] {
+        let terminate = Action::Terminate {
+            group: "g".into(),
+            instance: "i-1".into(),
+            decrement: true,
+            noted_at: at(second),
+            under_hook: false,
+        };
+        scene.memory.note_not_written(&[terminate], None, at(second));
+    }
+    scene.patch(&node_patch::with_record(&scene.view(), &first, scene.now));
+    scene.later(40);
+    scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: scene.now };
+    assert!(touches_aws(&scene.plan()), "neither was sent");
 }
 
 #[test]
