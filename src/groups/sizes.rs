@@ -259,6 +259,25 @@ pub fn removable<'a>(
     Ok(())
 }
 
+/// Which of these live instances have to stay while as many of them leave for good as may.
+pub fn to_keep<'a>(
+    group: &AutoScalingGroup,
+    leaving: impl IntoIterator<Item = &'a str>,
+    decrements: impl Fn(&Instance) -> bool,
+) -> Vec<&'a str> {
+    let mut spare = match group.is_weighted() {
+        _ if keeps_its_nodes(group) => 0,
+        true => weights::units(group, decrements) - group.min,
+        false => wanted(group) - count(group, decrements) - group.min,
+    };
+    let stays = |id: &&str| {
+        let leaves = group.weight(id) <= spare;
+        spare -= if leaves { group.weight(id) } else { 0 };
+        !leaves
+    };
+    leaving.into_iter().filter(stays).collect()
+}
+
 /// The same in units: AWS refuses a decrement below the minimum.
 fn removable_units(
     group: &AutoScalingGroup,

@@ -103,9 +103,17 @@ mod tests {
         assert_eq!(sizes::removable(&group, ["i-1"], heavy), Ok(()));
         let refused = SizeError::BelowMinUnits { group: "g".into(), units: 0, min: 2 };
         assert_eq!(sizes::removable(&group, ["i-1", "i-2"], heavy), Err(refused));
+        assert_eq!(sizes::to_keep(&group, ["i-1", "i-2"], heavy), ["i-2"]);
+        let at_four = self::group(4, 8, &[4, 2, 2]);
+        assert_eq!(
+            sizes::to_keep(&at_four, ["i-1", "i-0", "i-2"], |_| false),
+            ["i-0"],
+            "too heavy for what is left"
+        );
         group.suspended.insert("Terminate".into());
         assert_eq!(sizes::limits(&group, leaves), (2, 2));
         let refused = sizes::removable(&group, ["i-1"], heavy);
         assert!(matches!(refused, Err(SizeError::Stopped { change: "shrink", .. })), "{refused:?}");
+        assert_eq!(sizes::to_keep(&group, ["i-1"], heavy), ["i-1"]);
     }
 }

@@ -121,7 +121,9 @@ impl Provider {
         let (deletion, _) = read()?;
         let stay = |deletion: &Deletion| {
             let stays = |id: &InstanceId| (id.to_string(), RpcError::OutlivesItsNode(id.clone()));
-            deletion.outliving.iter().map(stays).collect::<Vec<_>>()
+            let refused = |why: &SizeError| (NEVER_REGISTERED.to_owned(), RpcError::Size(why.clone()));
+            let stay = deletion.outliving.iter().map(stays);
+            stay.chain(deletion.refused.iter().map(refused)).collect::<Vec<_>>()
         };
         let accept = |node: NodeToDrain| {
             let accepted = self.scale_ins.accept(&node.node, name, &node.instance);
@@ -136,7 +138,7 @@ impl Provider {
 
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(name)).await?;
         let (mut deletion, missing) = read()?;
-        let mut failed = stay(&deletion);
+        let mut given_up = Ok(());
         if !deletion.is_of_nodes_alone() {
             let fresh = self.fresh_group(deadline, name).await?;
             let named = deletion.placeholders.len();
@@ -146,12 +148,12 @@ impl Provider {
                 // for the same in every loop.
                 self.groups.refresh_soon();
             }
-            if let Some(to) = to
-                && let Err(error) = self.give_up(deadline, &lock, &fresh, to, &deletion.placeholders).await
-            {
-                failed.push((NEVER_CAME.to_owned(), error));
+            if let Some(to) = to {
+                given_up = self.give_up(deadline, &lock, &fresh, to, &deletion.placeholders).await;
             }
         }
+        let mut failed = stay(&deletion);
+        failed.extend(given_up.err().map(|error| (NEVER_CAME.to_owned(), error)));
 
         let lock = lock.size();
         let mut work = Vec::new();
@@ -290,6 +292,7 @@ impl Provider {
 const RECORDING: &str = "recording the scale-in";
 const OTHER_CHANGE: &str = "another change of the group";
 const NEVER_CAME: &str = "instances that never came";
+const NEVER_REGISTERED: &str = "more instances that never registered";
 
 fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
     view.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))

@@ -1,10 +1,9 @@
 //! What a DeleteNodes call asks for, and whether it may. Pure.
 //!
-//! Invariants: a batch's instances are accepted or refused as a whole, so an error means that nothing has changed; an
-//! instance that leaves already is no error and no work, however often it is named; no instance that may have a Node is
-//! terminated without a drain. Placeholders are given up as far as the minimum allows: cluster-autoscaler would repeat
-//! a refused request in every loop. What never came, or never registered, goes after the nodes that cluster-autoscaler drains itself:
-//! the last of those would be refused when it is empty.
+//! Invariants: a batch's nodes are accepted or refused as a whole; an instance that leaves already is no error and no work, however often
+//! it is named; no instance that may have a Node is terminated without a drain. What never came, or never registered, goes after the
+//! nodes that cluster-autoscaler drains itself: the last of those would be refused when it is empty. As much of it goes as that and the
+//! minimum allow; cluster-autoscaler, which counts with the minimum alone, asks again for the rest.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +11,8 @@ use super::RpcError;
 use super::error::excerpt;
 use super::proto::ExternalGrpcNode;
 use crate::aws::Instance;
-use crate::groups::{Group, Snapshot, sizes};
+use crate::groups::sizes::{self, SizeError};
+use crate::groups::{Group, Snapshot};
 use crate::k8s::{InstanceId, NodeName, ProviderId};
 use crate::scale_in::ScaleIns;
 
@@ -27,6 +27,8 @@ pub struct Deletion {
     pub outliving: Vec<InstanceId>,
     /// Nodes to drain and release.
     pub nodes: Vec<NodeToDrain>,
+    /// Why others without a Node stay that the batch names.
+    pub refused: Option<SizeError>,
 }
 
 /// A Node to drain and release.
@@ -39,8 +41,8 @@ pub struct NodeToDrain {
 }
 
 impl Deletion {
-    /// Checks that the group may shrink by the batch's instances, and keeps the placeholders that the minimum then
-    /// needs.
+    /// Checks that the group may shrink by the batch's instances, and keeps those without a Node and the placeholders that the minimum
+    /// then needs. An error if that is all there is to terminate.
     fn check(
         &mut self,
         group: &Group,
@@ -52,14 +54,23 @@ impl Deletion {
         // One that is being recorded or terminated for another call counts already.
         let is_new = |id: &&str| !will_decrement(&(*id).into());
         let nodes: Vec<&str> = self.nodes.iter().map(|node| node.instance.as_str()).collect();
-        let unregistered: Vec<&str> = self.unregistered.iter().map(InstanceId::as_str).collect();
-        let all = || nodes.iter().chain(&unregistered).copied();
-        sizes::removable(&group.asg, all().filter(is_new), decrements)?;
         let before = |i: &Instance| {
             decrements(i) || scale_ins.is_to_decrement(&group.asg.name, i) || nodes.contains(&i.id.as_str())
         };
-        sizes::removable(&group.asg, unregistered.iter().copied().filter(is_new), before)?;
-        let with_these = |i: &Instance| before(i) || unregistered.contains(&i.id.as_str());
+        let new = || self.unregistered.iter().map(InstanceId::as_str).filter(is_new);
+        if !nodes.is_empty() {
+            sizes::removable(&group.asg, nodes.iter().copied().filter(is_new).chain(new()), decrements)?;
+        }
+        if let Err(refused) = sizes::removable(&group.asg, new(), before) {
+            let stay = sizes::to_keep(&group.asg, new(), before);
+            if stay.len() == new().count() {
+                return Err(refused.into());
+            }
+            let stay: BTreeSet<InstanceId> = stay.into_iter().map(InstanceId::from).collect();
+            self.unregistered.retain(|id| !stay.contains(id));
+            self.refused = Some(refused);
+        }
+        let with_these = |i: &Instance| before(i) || self.unregistered.contains(&i.id);
         self.placeholders.truncate(sizes::spare_missing(&group.asg, with_these));
         Ok(())
     }
@@ -219,7 +230,7 @@ mod tests {
 
     use super::*;
     use crate::aws::{AutoScalingGroup, Lifecycle, Weights};
-    use crate::groups::sizes::{Leaves, SizeError};
+    use crate::groups::sizes::Leaves;
     use crate::k8s::GroupName;
     use crate::scale_in::{Accepted, IntentError};
 
@@ -333,14 +344,13 @@ mod tests {
 
     fn read_with(nodes: &Nodes, batch: &[&str]) -> Result<Deletion, RpcError> {
         let view = view();
-        let batch: Vec<_> = batch
-            .iter()
-            .map(|id| ExternalGrpcNode {
-                provider_id: format!("aws:///z/{id}"),
-                ..ExternalGrpcNode::default()
-            })
-            .collect();
-        Deletion::read(&view, &view.groups["web"], &[5, 6], &batch, nodes, &none)
+        Deletion::read(&view, &view.groups["web"], &[5, 6], &named(batch), nodes, &none)
+    }
+
+    fn named(batch: &[&str]) -> Vec<ExternalGrpcNode> {
+        let node =
+            |id: &&str| ExternalGrpcNode { provider_id: format!("aws:///z/{id}"), ..Default::default() };
+        batch.iter().map(node).collect()
     }
 
     fn deletion(placeholders: &[usize], unregistered: &[&str], nodes: &[&str]) -> Deletion {
@@ -350,6 +360,7 @@ mod tests {
             unregistered: unregistered.iter().map(|id| (*id).into()).collect(),
             nodes: nodes.iter().map(drain).collect(),
             outliving: Vec::new(),
+            refused: None,
         }
     }
 
@@ -437,11 +448,8 @@ mod tests {
     fn what_is_being_terminated_for_another_call_counts_once() {
         let view = view();
         let read = |batch: &[&str]| {
-            let node =
-                |id: &&str| ExternalGrpcNode { provider_id: format!("aws:///z/{id}"), ..Default::default() };
-            let batch: Vec<_> = batch.iter().map(node).collect();
             let ends = |id: &InstanceId| id == "i-bare" || id == "i-new";
-            Deletion::read(&view, &view.groups["web"], &[5, 6], &batch, &NODES, &ends)
+            Deletion::read(&view, &view.groups["web"], &[5, 6], &named(batch), &NODES, &ends)
         };
         // The target size is 4 with them: seven desired, three leaving.
         assert!(matches!(read(&["i-1", "i-2"]), Err(RpcError::Size(SizeError::BelowMin { .. }))));
@@ -457,6 +465,30 @@ mod tests {
         let both = ["i-placeholder-web-5", "i-placeholder-web-6"];
         assert_eq!(read(&both).expect("fine").placeholders, [5, 6]);
         assert_eq!(read(&[&both[..], &["i-1", "i-2"]].concat()).expect("fine").placeholders, [5]);
+    }
+
+    #[test]
+    fn as_many_instances_without_a_node_go_as_the_minimum_allows() {
+        let mut group = Group::clone(&view().groups["web"]);
+        let mut read = |min, batch: &[&str]| {
+            Arc::make_mut(&mut group.asg).min = min;
+            Deletion::read(&view(), &group, &[5, 6], &named(batch), &NODES, &none)
+        };
+        let both = ["i-bare", "i-placeholder-web-5", "i-new"];
+        let refused = SizeError::BelowMin { group: "web".into(), size: 4, min: 5 };
+        let one = Deletion { refused: Some(refused), ..deletion(&[], &["i-bare"], &[]) };
+        // Seven desired, one leaving.
+        assert_eq!(read(4, &both).expect("fine"), deletion(&[], &["i-bare", "i-new"], &[]));
+        assert_eq!(read(5, &both).expect("one of them"), one);
+        for (min, batch) in [(6, &both[..]), (5, &["i-1", "i-bare"]), (6, &["i-bare"])] {
+            let refused = read(min, batch);
+            assert!(matches!(refused, Err(RpcError::Size(SizeError::BelowMin { .. }))), "{refused:?}");
+        }
+        // The minimum is raised meanwhile.
+        let mut deletion = read(4, &both).expect("fine");
+        Arc::make_mut(&mut group.asg).min = 5;
+        assert_eq!(deletion.settle(&group, &[5, 6], &NODES, &none).expect("one of them"), None);
+        assert_eq!(deletion, one);
     }
 
     #[test]

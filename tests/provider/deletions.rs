@@ -178,6 +178,23 @@ async fn what_never_came_is_not_given_up_below_the_minimum_that_nodes_being_drai
     assert_eq!(world.accepted(), ["n-1", "n-2"]);
 }
 
+/// Or all of them would run until that node is empty.
+#[tokio::test(start_paused = true)]
+async fn as_many_instances_that_never_registered_are_terminated_as_the_minimum_allows_beside_a_node_being_drained()
+ {
+    let group = web(4).in_service(&["i-1", "i-2", "i-3", "i-4"]).limits(2, 10);
+    let world = World::with(group).registered(&["i-1", "i-2"]);
+    world.leaving.now().tainted = ["i-1".into()].into();
+    let batch = || vec![unregistered("i-3"), unregistered("i-4")];
+    for _ in 0..2 {
+        let kept = world.delete(batch()).await.expect_err("one of them stays");
+        assert_eq!(kept.code(), Code::FailedPrecondition);
+        assert_eq!(world.asked(), [terminated("i-3")]);
+    }
+    world.delete(vec![node("i-1")]).await.expect("the minimum is kept with it");
+    assert_eq!(world.accepted(), ["n-1"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_placeholder_keeps_its_name_until_it_is_given_up_or_has_come() {
     let world = World::with(web(4).in_service(&["i-1"]));
