@@ -182,7 +182,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     }
     tasks.until_stop(
         "names of placeholders",
-        Placeholders::watch(provider.placeholders(), Arc::clone(&shared.groups)),
+        Placeholders::watch(provider.placeholders(), Arc::clone(&shared.groups), shared.clock.clone()),
     );
     tasks.until_stop(
         "memory of refused launches",

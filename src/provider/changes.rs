@@ -63,8 +63,8 @@ impl Provider {
         Ok(())
     }
 
-    /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the last requested first. Those
-    /// that the minimum keeps, and those that have come, stay; that is no error.
+    /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the first requested first: those cluster-autoscaler
+    /// would have deleted next. Those that the minimum keeps, that have come, or that are on their way, stay; that is no error.
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide = |group: &Group| {
             sizes::decreased(&group.asg, delta, |i| self.scale_ins.is_to_decrement(&group.asg.name, i))
@@ -73,19 +73,23 @@ impl Provider {
         // The minimum is kept with what is accepted meanwhile.
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(group)).await?;
-        let missing = self.missing(group)?;
         let fresh = self.fresh_group(deadline, group).await?;
-        let to = decide(&fresh)?;
+        let (missing, on_their_way) =
+            (self.missing(group)?, self.placeholders.on_their_way(group, self.clock.now()));
+        let late = i32::try_from(fresh.asg.missing().saturating_sub(on_their_way)).unwrap_or(i32::MAX);
+        let to = decide(&fresh)?.max(fresh.asg.desired.saturating_sub(late));
         if to == fresh.asg.desired {
             tracing::info!(
                 group = group.as_str(),
                 delta,
-                "the target size was not lowered: all instances have come, or the minimum keeps them"
+                "the target size was not lowered: all instances have come or are on their way, or the minimum keeps them"
             );
             return Ok(());
         }
-        let given_up = usize::try_from(fresh.asg.desired - to).unwrap_or_default().min(missing.len());
-        self.give_up(deadline, &lock, &fresh, to, &missing[missing.len() - given_up..]).await
+        let given_up = usize::try_from(fresh.asg.desired - to).unwrap_or_default();
+        let have_come = missing.len().saturating_sub(fresh.asg.missing());
+        let oldest: Vec<usize> = missing.into_iter().skip(have_come).take(given_up).collect();
+        self.give_up(deadline, &lock, &fresh, to, &oldest).await
     }
 
     /// The name of a group that exists, unless the delta makes no sense: there is a lock for each name that was ever asked for.
@@ -102,7 +106,8 @@ impl Provider {
     }
 
     fn missing(&self, name: &str) -> Result<Vec<usize>, RpcError> {
-        self.placeholders.of(|| group(&*self.view()?, name)).map(|(_, missing)| missing)
+        let group = || group(&*self.view()?, name);
+        self.placeholders.of(self.clock.now(), group).map(|(_, missing)| missing)
     }
 
     /// Removes these nodes. [`Deletion`] says what is an error.

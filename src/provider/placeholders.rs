@@ -16,7 +16,7 @@
 //! A group whose size could not be lowered lists placeholders without errors for a while: with an error
 //! cluster-autoscaler would ask again and again, and after `--max-node-provision-time` end its loop for all groups.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::clock::{elapsed, later, signed};
+use crate::aws::AutoScalingGroup;
+use crate::clock::{Clock, elapsed, later, signed};
 use crate::groups::{Group, Groups};
-use crate::k8s::GroupName;
+use crate::k8s::{GroupName, InstanceId};
 
 /// How long placeholders have no errors after their group's size could not be lowered. One refused try costs
 /// cluster-autoscaler a log line; several minutes of them in a row make it give up.
@@ -36,6 +37,14 @@ const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 /// again, their pods wait for them, and no other group is tried; a few loops without are enough for cluster-autoscaler to begin anew
 /// with its count of minutes.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
+
+/// How long an instance that was asked for counts as on its way. cluster-autoscaler gives up after a quarter of an hour, and from 1.36 on
+/// takes back the whole of a scale-up then, however many of it have come: what is missing beside those may be asked for in place of
+/// others that have just left. What AWS has capacity for is in the group within seconds.
+///
+/// Source: `updateScaleRequests` of
+/// [`clusterstate.go`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/clusterstate/clusterstate.go).
+const ON_ITS_WAY: Duration = Duration::from_mins(1);
 
 /// How long cluster-autoscaler leaves a group alone in which launches have failed (`--initial-node-group-backoff-duration`).
 const BACK_OFF: Duration = Duration::from_mins(5);
@@ -60,17 +69,18 @@ struct OfGroup {
 }
 
 impl OfGroup {
-    fn follow(&mut self, group: &Group) {
-        self.numbers.follow(group.asg.live().count(), group.asg.missing().min(MOST_LISTED));
+    fn follow(&mut self, group: &Group, now: Timestamp) {
+        self.numbers.follow(&group.asg, now);
     }
 }
 
-/// The numbers of the instances that a group misses, the oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The numbers of the instances that a group misses, the oldest first, and since when each is known.
+#[derive(Debug, Default)]
 struct Numbers {
-    open: Vec<usize>,
+    open: Vec<(usize, Timestamp)>,
     next: usize,
-    live: usize,
+    /// The last look.
+    seen: Option<Arc<AutoScalingGroup>>,
     /// Those that are being given up.
     going: Vec<usize>,
     /// A number has gone without its instance.
@@ -78,44 +88,56 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Updates the numbers: the group has so many instances now and misses so many.
-    fn follow(&mut self, live: usize, missing: usize) {
+    /// Updates the numbers: the group is like this now.
+    fn follow(&mut self, group: &Arc<AutoScalingGroup>, now: Timestamp) {
+        let (live, missing) = (group.live().count(), group.missing().min(MOST_LISTED));
         let is_new = self.open.is_empty() && !self.was_lowered;
         self.next = if is_new { live } else { self.next.max(live) };
-        let came = live.saturating_sub(self.live).min(self.open.len());
+        let came = self.arrivals(group).min(self.open.len());
         self.open.drain(..came);
         self.was_lowered &= came == 0 || !self.open.is_empty();
         for going in &self.going {
             if self.open.len() > missing {
-                self.open.retain(|number| number != going);
+                self.open.retain(|(number, _)| number != going);
                 self.was_lowered = true;
             }
         }
         let fewer = self.open.len().saturating_sub(missing);
         self.open.drain(..fewer);
         self.was_lowered |= fewer > 0;
-        self.going.retain(|going| self.open.contains(going));
-        self.live = live;
+        self.going.retain(|going| self.open.iter().any(|(number, _)| number == going));
         while self.open.len() < missing {
-            self.open.push(self.next);
+            self.open.push((self.next, now));
             self.next += 1;
         }
+        self.seen = Some(Arc::clone(group));
+    }
+
+    /// How many live instances the last look did not show; not counted while none was missing.
+    fn arrivals(&self, group: &AutoScalingGroup) -> usize {
+        let Some(seen) = self.seen.as_ref().filter(|_| !self.open.is_empty()) else { return 0 };
+        let before: BTreeSet<&InstanceId> = seen.live().map(|instance| &instance.id).collect();
+        group.live().filter(|instance| !before.contains(&instance.id)).count()
+    }
+
+    fn names(&self) -> Vec<usize> {
+        self.open.iter().map(|(number, _)| *number).collect()
     }
 }
 
 impl Placeholders {
     /// Counts by every look at the groups, whether or not cluster-autoscaler asks here. Never completes.
-    pub async fn watch(this: Arc<Self>, groups: Arc<Groups>) -> Infallible {
-        groups.watch(|| this.count(&groups)).await
+    pub async fn watch(this: Arc<Self>, groups: Arc<Groups>, clock: Clock) -> Infallible {
+        groups.watch(|| this.count(&groups, clock.now())).await
     }
 
-    fn count(&self, groups: &Groups) {
+    fn count(&self, groups: &Groups, now: Timestamp) {
         let mut all = self.lock();
         let Some(snapshot) = groups.latest() else { return };
         all.retain(|name, _| snapshot.groups.contains_key(name) || snapshot.gone.contains_key(name));
         for group in snapshot.groups.values() {
             let known = all.entry(group.asg.name.clone()).or_default();
-            known.follow(group);
+            known.follow(group, now);
             if group.failure.is_some() {
                 known.failed_at = Some(snapshot.taken_at);
             }
@@ -125,13 +147,24 @@ impl Placeholders {
     /// A group as it is now, with the numbers of its missing instances, the oldest first, of the first 5,000 at most.
     ///
     /// It is looked up here, so that nobody counts by an older look after a newer one, as if instances had come once more.
-    pub fn of<E>(&self, look: impl FnOnce() -> Result<Arc<Group>, E>) -> Result<(Arc<Group>, Vec<usize>), E> {
+    pub fn of<E>(
+        &self,
+        now: Timestamp,
+        look: impl FnOnce() -> Result<Arc<Group>, E>,
+    ) -> Result<(Arc<Group>, Vec<usize>), E> {
         let mut all = self.lock();
         let group = look()?;
         let known = all.entry(group.asg.name.clone()).or_default();
-        known.follow(&group);
-        let open = known.numbers.open.clone();
-        Ok((group, open))
+        known.follow(&group, now);
+        let names = known.numbers.names();
+        Ok((group, names))
+    }
+
+    /// How many of them were asked for so lately that they are on their way.
+    pub fn on_their_way(&self, group: &GroupName, now: Timestamp) -> usize {
+        let all = self.lock();
+        let open = all.get(group).into_iter().flat_map(|known| &known.numbers.open);
+        open.filter(|(_, since)| elapsed(*since, now) < ON_ITS_WAY).count()
     }
 
     /// Whether launches of the group have failed lately.
@@ -151,7 +184,7 @@ impl Placeholders {
     pub fn given_up(&self, group: &GroupName) {
         if let Some(known) = self.lock().get_mut(group) {
             let going = std::mem::take(&mut known.numbers.going);
-            known.numbers.open.retain(|number| !going.contains(number));
+            known.numbers.open.retain(|(number, _)| !going.contains(number));
             known.numbers.was_lowered = true;
             known.without_errors_until = None;
         }
@@ -179,22 +212,38 @@ impl Placeholders {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use proptest::prelude::*;
 
     use super::*;
-    use crate::aws::AutoScalingGroup;
+    use crate::aws::{Instance, Lifecycle};
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
     fn of(placeholders: &Placeholders, group: &Group) -> Vec<usize> {
-        let Ok((_, numbers)) = placeholders.of(|| Ok::<_, Infallible>(Arc::new(group.clone())));
+        let Ok((_, numbers)) = placeholders.of(NOW, || Ok::<_, Infallible>(Arc::new(group.clone())));
         numbers
+    }
+
+    /// A group in which these live and so many are missing.
+    fn group(live: Range<usize>, missing: usize) -> Arc<AutoScalingGroup> {
+        let desired = (live.len() + missing) as i32;
+        let instance = |n| Instance {
+            id: format!("i-{n}").into(),
+            lifecycle: Lifecycle::InService,
+            ..Instance::default()
+        };
+        let instances = live.map(instance).collect();
+        Arc::new(AutoScalingGroup { desired, instances, ..AutoScalingGroup::default() })
     }
 
     #[test]
     fn a_number_stays_with_what_it_was_given_to() {
         let mut numbers = Numbers::default();
         let mut follow = |live, missing| {
-            numbers.follow(live, missing);
-            numbers.open.clone()
+            numbers.follow(&group(0..live, missing), NOW);
+            numbers.names()
         };
         assert_eq!(follow(2, 1), [2]);
         assert_eq!(follow(2, 3), [2, 3, 4], "two more are asked for");
@@ -212,11 +261,40 @@ mod tests {
         assert_eq!(follow(2, 1), [5], "however long ago");
     }
 
+    /// Or the number would be as old as that of one that has come, and given up in the place of another.
+    #[test]
+    fn who_comes_takes_a_number_though_another_has_left_meanwhile() {
+        let (mut numbers, later) = (Numbers::default(), NOW + Duration::from_mins(15));
+        numbers.follow(&group(0..3, 2), NOW);
+        assert_eq!(numbers.open, [(3, NOW), (4, NOW)]);
+        numbers.follow(&group(1..4, 2), later);
+        assert_eq!(numbers.open, [(4, NOW), (5, later)]);
+        // Others leave and come.
+        numbers.follow(&group(3..6, 2), later);
+        assert_eq!(numbers.open, [(6, later), (7, later)]);
+    }
+
+    #[test]
+    fn what_was_asked_for_within_a_minute_is_on_its_way() {
+        let (placeholders, at) = (Placeholders::default(), |s| NOW + Duration::from_secs(s));
+        let look = |now, live| {
+            let asg =
+                AutoScalingGroup { name: "g".into(), ..AutoScalingGroup::clone(&group(0..live, 5 - live)) };
+            let seen = Arc::new(Group { asg: Arc::new(asg), ..Group::default() });
+            placeholders.of(now, || Ok::<_, Infallible>(seen)).map(drop)
+        };
+        let on_their_way = |now| placeholders.on_their_way(&"g".into(), now);
+        assert_eq!(on_their_way(NOW), 0);
+        let Ok(()) = look(NOW, 4);
+        let Ok(()) = look(at(50), 2);
+        assert_eq!([NOW, at(59), at(60), at(109), at(110)].map(on_their_way), [3, 3, 2, 2, 0]);
+    }
+
     /// Or one who looked before another did, and counts after that one, would see instances leave and come.
     #[test]
     fn a_group_is_looked_up_while_nobody_else_counts() {
         let placeholders = Placeholders::default();
-        let looked = placeholders.of(|| {
+        let looked = placeholders.of(NOW, || {
             assert!(placeholders.0.try_lock().is_none());
             Ok::<_, Infallible>(Arc::new(Group::default()))
         });
@@ -288,20 +366,21 @@ mod tests {
     proptest! {
         #[test]
         fn there_are_as_many_numbers_as_are_missing_and_none_twice(
-            refreshes in proptest::collection::vec((0..9usize, 0..9usize), 1..30),
+            refreshes in proptest::collection::vec((0..9usize, 0..9usize, 0..9usize), 1..30),
         ) {
             let mut numbers = Numbers::default();
-            let mut gone = std::collections::BTreeSet::new();
-            for (live, missing) in refreshes {
-                let before = numbers.open.clone();
+            let mut gone = BTreeSet::new();
+            for (first, live, missing) in refreshes {
+                let before = numbers.names();
                 if before.is_empty() {
                     gone.clear();
                 }
-                numbers.follow(live, missing);
-                prop_assert_eq!(numbers.open.len(), missing);
-                prop_assert!(numbers.open.is_sorted());
-                gone.extend(before.into_iter().filter(|number| !numbers.open.contains(number)));
-                prop_assert!(numbers.open.iter().all(|number| !gone.contains(number)));
+                numbers.follow(&group(first..first + live, missing), NOW);
+                let names = numbers.names();
+                prop_assert_eq!(names.len(), missing);
+                prop_assert!(names.is_sorted());
+                gone.extend(before.into_iter().filter(|number| !names.contains(number)));
+                prop_assert!(names.iter().all(|number| !gone.contains(number)));
             }
         }
     }

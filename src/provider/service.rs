@@ -189,8 +189,9 @@ impl Provider {
     }
 
     fn instances(&self, name: &str) -> Result<Vec<Instance>, RpcError> {
-        let (group, missing) = self.placeholders.of(|| self.group(name))?;
-        let can_be_given_up = if self.placeholders.is_refused(&group.asg.name, self.clock.now()) {
+        let now = self.clock.now();
+        let (group, missing) = self.placeholders.of(now, || self.group(name))?;
+        let can_be_given_up = if self.placeholders.is_refused(&group.asg.name, now) {
             0
         } else {
             sizes::spare_missing(&group.asg, |i| self.scale_ins.is_to_decrement(&group.asg.name, i))

@@ -434,7 +434,7 @@ async fn what_does_not_come_has_the_same_name_whichever_replica_is_asked() {
         }
     }
     scene.decrease(-1).await.expect("lowered");
-    assert_eq!(placeholders(&scene.program).await, [name(2)], "the last requested is given up first");
+    assert_eq!(placeholders(&scene.program).await, [name(3)], "the first requested is given up first");
 }
 
 /// The placeholders that a replica lists.

@@ -87,7 +87,7 @@ async fn a_size_that_aws_refuses_once_or_twice_goes_down_within_the_call() {
             let change = scene.decrease(-1);
             is_done_in_time(&scene, Operation::SetDesiredCapacity, refusal, times, change).await;
             assert_eq!((scene.desired(), scene.target().await), (3, 3));
-            let change = scene.delete(GROUP, vec![placeholder(2)]);
+            let change = scene.delete(GROUP, vec![placeholder(3)]);
             is_done_in_time(&scene, Operation::SetDesiredCapacity, refusal, times, change).await;
             assert_eq!((scene.desired(), scene.target().await), (2, 2));
         }

@@ -79,7 +79,7 @@ async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
     // Somebody else's protection.
     Arc::make_mut(&mut group.asg).instances[1].protected = true;
     let world = World::with(group);
-    world.decrease(-2).await.expect("lowered");
+    world.decrease_later(-2).await.expect("lowered");
     assert_eq!(world.asked(), [set(5, 3, &["i-1"])]);
     assert_eq!(world.target_size().await, 3);
 }
@@ -87,15 +87,34 @@ async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_came_in_between_is_not_given_up() {
     let world = World::seen(web(2).in_service(&["i-1"]), web(2).in_service(&["i-1", "i-2"]));
-    assert_eq!(code(&world.decrease(-1).await), Code::Ok);
+    assert_eq!(code(&world.decrease_later(-1).await), Code::Ok);
     assert!(world.is_untouched());
+}
+
+/// From 1.36 on cluster-autoscaler takes a scale-up back when it is late, as many as it was for, however many of those have come.
+#[tokio::test(start_paused = true)]
+async fn a_scale_up_that_is_taken_back_takes_no_replacement_along() {
+    let world = World::with(web(5).in_service(&["i-1", "i-2", "i-3", "i-4"]));
+    assert_eq!(world.listed().await.last().expect("one is missing"), "i-placeholder-web-4");
+    tokio::time::advance(Duration::from_mins(15)).await;
+    // The group replaces two meanwhile.
+    let left = web(5).in_service(&["i-1", "i-2"]);
+    world.aws.now().group = left.clone();
+    world.publish([left]);
+    let replacements = ["i-placeholder-web-5", "i-placeholder-web-6"];
+    assert_eq!(world.listed().await[3..], replacements);
+    world.decrease(-3).await.expect("the one");
+    assert_eq!(world.asked(), [set(5, 4, &["i-1", "i-2"])]);
+    assert_eq!(world.listed().await, [&["i-1", "i-2"][..], &replacements].concat());
+    world.decrease(-3).await.expect("none");
+    assert_eq!((world.asked().len(), world.target_size().await), (1, 4));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_target_size_goes_down_as_far_as_it_can_and_is_never_refused_for_more() {
     for (min, delta, to) in [(4, -2, Some(4)), (0, i32::MIN, Some(3)), (5, -1, None), (0, -1, Some(4))] {
         let world = World::with(web(5).in_service(&["i-1", "i-2", "i-3"]).limits(min, 8));
-        world.decrease(delta).await.expect("never refused");
+        world.decrease_later(delta).await.expect("never refused");
         let protected = set(5, to.unwrap_or_default(), &["i-1", "i-2", "i-3"]);
         assert_eq!(world.asked(), to.map(|_| protected).into_iter().collect::<Vec<_>>(), "{min} {delta}");
     }
