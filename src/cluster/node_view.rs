@@ -36,7 +36,8 @@ pub struct NodeView {
     pub resource_version: String,
     /// EC2 instance id from `spec.providerID`; `None` if that is not of an instance.
     pub instance: Option<InstanceId>,
-    /// Its machine may be any, one of AWS too: `spec.providerID` is empty, or of neither AWS nor EKS Hybrid Nodes.
+    /// Its machine may be any, one of AWS too: `spec.providerID` is empty, or says neither which machine of AWS it is nor that it is
+    /// elsewhere.
     pub is_unidentified: bool,
     /// `spec.providerID` as it is written, unless that is [`ProviderId::text_of_instance`] with the zone of its label.
     pub odd_provider_id: Option<Box<str>>,
@@ -75,10 +76,14 @@ const LONGEST_PROVIDER_ID: usize = 128;
 /// How the provider ids of AWS's machines begin, those of Fargate among them.
 const AWS: &str = "aws:///";
 
-/// How those of machines outside of AWS begin that are EKS Hybrid Nodes.
+/// How those of machines begin that are certainly none of AWS's: EKS Hybrid Nodes, clouds whose controllers write the ids of their own
+/// machines, nodes that kwok simulates. Not those of distributions, which write them on machines of any cloud (`k3s://`, `rke2://`): what
+/// is not named here may be any.
 ///
-/// Source: `hybridProviderIdPrefix` in [eks-hybrid](https://github.com/aws/eks-hybrid).
-const HYBRID: &str = "eks-hybrid:///";
+/// Sources: `hybridProviderIdPrefix` in [eks-hybrid](https://github.com/aws/eks-hybrid); the [cloud providers that were part of
+/// Kubernetes](https://github.com/kubernetes/enhancements/tree/master/keps/sig-cloud-provider/2395-removing-in-tree-cloud-providers);
+/// `getProviderID` of cluster-autoscaler's `cloudprovider/kwok/kwok_helpers.go`.
+const ELSEWHERE: [&str; 6] = ["eks-hybrid:///", "azure://", "gce://", "openstack://", "vsphere://", "kwok:"];
 
 impl From<&Node> for NodeView {
     fn from(node: &Node) -> Self {
@@ -95,7 +100,8 @@ impl From<&Node> for NodeView {
             let usual = labels.get(names::ZONE).map(|zone| ProviderId::text_of_instance(zone, instance));
             usual.as_deref() == Some(written)
         };
-        let is_unidentified = ![AWS, HYBRID].iter().any(|scheme| written.starts_with(scheme));
+        let is_unidentified =
+            !written.starts_with(AWS) && !ELSEWHERE.iter().any(|scheme| written.starts_with(scheme));
         let is_short = written.len() <= LONGEST_PROVIDER_ID;
         Self {
             name: meta.name.clone().unwrap_or_default().into(),

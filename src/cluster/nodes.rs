@@ -507,10 +507,18 @@ mod tests {
     }
 
     #[test]
-    fn a_node_may_be_any_machine_unless_its_provider_id_is_of_aws_or_of_a_hybrid_node() {
-        let known =
-            ["aws:///z1/i-1", "aws:////i-1", "aws:///z1/1f2e/fargate-ip-10-0-0-1", "eks-hybrid:///r/c/mi-1"];
-        let unknown = ["", "k3s://n", "aws://z1/i-1", "i-1"];
+    fn a_node_may_be_any_machine_unless_its_provider_id_is_of_aws_or_says_that_it_is_elsewhere() {
+        let known = [
+            "aws:///z1/i-1",
+            "aws:////i-1",
+            "aws:///z1/1f2e/fargate-ip-10-0-0-1",
+            "eks-hybrid:///r/c/mi-1",
+            "gce://p/z/n",
+            "azure:///subscriptions/s/n",
+            "kwok://n",
+            "kwok:n",
+        ];
+        let unknown = ["", "k3s://n", "rke2://n", "aws://z1/i-1", "i-1", "gcex://p/z/n"];
         for (text, expected) in
             known.map(|text| (text, None)).into_iter().chain(unknown.map(|text| (text, Some("n"))))
         {
