@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::context::{Shared, will_decrement};
+use super::context::{Shared, leaves, will_decrement};
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;
-use crate::aws::{AwsError, Hook, Operation};
+use crate::aws::{AwsError, Hook, Instance, Operation};
 use crate::clock::{elapsed, later};
 use crate::groups::hooks::TerminatingHooks;
+use crate::groups::sizes::Leaves;
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
@@ -158,9 +159,11 @@ pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName) {
     if !shared.leadership.leads() {
         return;
     }
-    let given_up =
-        shared.protection.give_up_one(lock, |instance| will_decrement(&shared.nodes, &instance.id));
-    match given_up.await {
+    let is_to_decrement = |instance: &Instance| {
+        will_decrement(&shared.nodes, &instance.id)
+            || leaves(&shared.nodes, group, instance, || None) == Leaves::BeingDrained
+    };
+    match shared.protection.give_up_one(lock, is_to_decrement).await {
         Ok(true) => {
             tracing::info!(
                 group = group.as_str(),

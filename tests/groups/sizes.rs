@@ -7,18 +7,24 @@ use std::time::Duration;
 use ebbtide::aws::Aws;
 use ebbtide::config::Config;
 use ebbtide::groups::selector::Selectors;
+use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::sim::aws::{
-    Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, Timing, WarmPoolSpec,
+    Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, TerminationCause,
+    Timing, WarmPoolSpec,
 };
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 use tonic::Code;
 
-use crate::scene::{GROUP, SOON, Scene, code, eventually, group, late_launch, placeholder};
+use crate::scene::{GONE, GROUP, SOON, Scene, code, eventually, group, late_launch, placeholder};
 
 #[tokio::test(start_paused = true)]
 async fn a_group_grows_from_what_aws_says_though_somebody_else_changed_it_meanwhile() {
@@ -170,6 +176,27 @@ async fn an_instance_that_launches_while_placeholders_are_given_up_costs_no_othe
     scene.world.aws.before_next(Operation::SetDesiredCapacity, late_launch);
     scene.delete(GROUP, vec![placeholder(2), placeholder(3)]).await.expect("given up");
     cost_nothing(&scene, &before).await;
+}
+
+/// Or it would have been emptied in vain.
+#[tokio::test(start_paused = true)]
+async fn no_replacement_is_given_up_that_a_node_being_drained_will_need() {
+    let scene = Scene::with([group(GROUP, 4).size(3, 10, 4)]).await;
+    scene.occupy(60).await;
+    let [drained, ended] = [0, 1].map(|n| scene.node_of(&scene.in_service(GROUP)[n]));
+    let ended_instance = scene.in_service(GROUP)[1].clone();
+    let nodes: Api<Node> = Api::all(scene.world.cluster.client());
+    let taint = json!({ "key": TO_BE_DELETED, "value": "0", "effect": "NoSchedule" });
+    let patch = Patch::Merge(json!({ "spec": { "taints": [taint] } }));
+    nodes.patch(&drained.name, &PatchParams::default(), &patch).await.expect("cluster-autoscaler drains it");
+    scene.delete(GROUP, vec![ended]).await.expect("accepted");
+    scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
+    scene.world.aws.terminate(&ended_instance, TerminationCause::HealthCheck);
+    tokio::time::sleep(GONE).await;
+    assert!(!scene.in_service(GROUP).contains(&ended_instance));
+    scene.delete(GROUP, vec![drained]).await.expect("the minimum is kept");
+    scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
+    assert!(scene.world.until(GONE, |_| (scene.desired(), scene.in_service(GROUP).len()) == (3, 3)).await);
 }
 
 #[tokio::test(start_paused = true)]
