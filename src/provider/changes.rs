@@ -64,7 +64,7 @@ impl Provider {
     }
 
     /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the first requested first: those cluster-autoscaler
-    /// would have deleted next. Those that the minimum keeps, that have come, or that are on their way, stay; that is no error.
+    /// would have deleted next. Those that the minimum keeps, that have come, or that replace others which have just left, stay; that is no error.
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide = |group: &Group| {
             sizes::decreased(&group.asg, delta, |i| self.scale_ins.is_to_decrement(&group.asg.name, i))

@@ -38,9 +38,9 @@ const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 /// with its count of minutes.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
-/// How long an instance that was asked for counts as on its way. cluster-autoscaler gives up after a quarter of an hour, and from 1.36 on
-/// takes back the whole of a scale-up then, however many of it have come: what is missing beside those may be asked for in place of
-/// others that have just left. What AWS has capacity for is in the group within seconds.
+/// How long the replacement of an instance that has left counts as on its way. cluster-autoscaler gives a scale-up up after a quarter of an
+/// hour, and from 1.36 on takes it back whole then, however many of it have come: what is missing beside those is what the group itself has
+/// just asked for. What AWS has capacity for is in the group within seconds.
 ///
 /// Source: `updateScaleRequests` of
 /// [`clusterstate.go`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/clusterstate/clusterstate.go).
@@ -74,10 +74,11 @@ impl OfGroup {
     }
 }
 
-/// The numbers of the instances that a group misses, the oldest first, and since when each is known.
+/// The numbers of the instances that a group misses, the oldest first.
 #[derive(Debug, Default)]
 struct Numbers {
-    open: Vec<(usize, Timestamp)>,
+    /// Each with when it was first seen missing, if it replaces one that has left.
+    open: Vec<(usize, Option<Timestamp>)>,
     next: usize,
     /// The last look.
     seen: Option<Arc<AutoScalingGroup>>,
@@ -106,9 +107,12 @@ impl Numbers {
         self.open.drain(..fewer);
         self.was_lowered |= fewer > 0;
         self.going.retain(|going| self.open.iter().any(|(number, _)| number == going));
+        let before = self.seen.as_ref().map_or(0, |seen| seen.desired);
+        let mut asked_for = usize::try_from(group.desired - before).unwrap_or_default();
         while self.open.len() < missing {
-            self.open.push((self.next, now));
+            self.open.push((self.next, (asked_for == 0).then_some(now)));
             self.next += 1;
+            asked_for = asked_for.saturating_sub(1);
         }
         self.seen = Some(Arc::clone(group));
     }
@@ -160,11 +164,11 @@ impl Placeholders {
         Ok((group, names))
     }
 
-    /// How many of them were asked for so lately that they are on their way.
+    /// How many of them replace others that have left so lately that they are on their way.
     pub fn on_their_way(&self, group: &GroupName, now: Timestamp) -> usize {
         let all = self.lock();
         let open = all.get(group).into_iter().flat_map(|known| &known.numbers.open);
-        open.filter(|(_, since)| elapsed(*since, now) < ON_ITS_WAY).count()
+        open.filter(|(_, since)| since.is_some_and(|since| elapsed(since, now) < ON_ITS_WAY)).count()
     }
 
     /// Whether launches of the group have failed lately.
@@ -266,28 +270,32 @@ mod tests {
     fn who_comes_takes_a_number_though_another_has_left_meanwhile() {
         let (mut numbers, later) = (Numbers::default(), NOW + Duration::from_mins(15));
         numbers.follow(&group(0..3, 2), NOW);
-        assert_eq!(numbers.open, [(3, NOW), (4, NOW)]);
+        assert_eq!(numbers.open, [(3, None), (4, None)]);
         numbers.follow(&group(1..4, 2), later);
-        assert_eq!(numbers.open, [(4, NOW), (5, later)]);
+        assert_eq!(numbers.open, [(4, None), (5, Some(later))]);
         // Others leave and come.
         numbers.follow(&group(3..6, 2), later);
-        assert_eq!(numbers.open, [(6, later), (7, later)]);
+        assert_eq!(numbers.open, [(6, Some(later)), (7, Some(later))]);
     }
 
     #[test]
-    fn what_was_asked_for_within_a_minute_is_on_its_way() {
+    fn what_replaces_others_that_left_within_a_minute_is_on_its_way_and_nothing_that_somebody_asked_for() {
         let (placeholders, at) = (Placeholders::default(), |s| NOW + Duration::from_secs(s));
-        let look = |now, live| {
+        let look = |now, live, missing| {
             let asg =
-                AutoScalingGroup { name: "g".into(), ..AutoScalingGroup::clone(&group(0..live, 5 - live)) };
+                AutoScalingGroup { name: "g".into(), ..AutoScalingGroup::clone(&group(0..live, missing)) };
             let seen = Arc::new(Group { asg: Arc::new(asg), ..Group::default() });
             placeholders.of(now, || Ok::<_, Infallible>(seen)).map(drop)
         };
         let on_their_way = |now| placeholders.on_their_way(&"g".into(), now);
         assert_eq!(on_their_way(NOW), 0);
-        let Ok(()) = look(NOW, 4);
-        let Ok(()) = look(at(50), 2);
-        assert_eq!([NOW, at(59), at(60), at(109), at(110)].map(on_their_way), [3, 3, 2, 2, 0]);
+        let Ok(()) = look(NOW, 4, 1);
+        let Ok(()) = look(at(10), 4, 3);
+        assert_eq!(on_their_way(at(10)), 0);
+        let Ok(()) = look(at(20), 3, 4);
+        // Two more are asked for when another leaves.
+        let Ok(()) = look(at(50), 2, 7);
+        assert_eq!([at(50), at(79), at(80), at(109), at(110)].map(on_their_way), [2, 2, 1, 1, 0]);
     }
 
     /// Or one who looked before another did, and counts after that one, would see instances leave and come.

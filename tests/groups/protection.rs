@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::scene::{GONE, GROUP, SOON, Scene, code, eventually, group, late_launch, placeholder};
+use crate::scene::{GONE, GROUP, SOON, Scene, code, eventually, group, late_launch};
 
 /// More attempts than are made at a call.
 const MANY: usize = 25;
@@ -128,8 +128,6 @@ async fn what_a_killed_program_that_did_not_lead_leaves_protected_is_released_by
     let follower = Program::start(&short.scene.world, second(config()));
     let leader = std::mem::replace(&mut short.scene.program, follower);
     short.scene.answers().await;
-    // Or what is missing is on its way, as far as the follower knows.
-    tokio::time::sleep(Duration::from_mins(1)).await;
     let call = short.lower_until((Operation::SetDesiredCapacity, 1)).await;
     std::mem::replace(&mut short.scene.program, leader).kill().await;
     drop(call);
@@ -384,10 +382,7 @@ async fn what_is_taken_back_is_not_taken_from_a_size_that_goes_down_at_that_mome
         scene.world.aws.before_next(Operation::SetDesiredCapacity, late_launch);
         tokio::time::sleep_until(started + Duration::from_millis(100 * tenths)).await;
         // It may have to wait for its turn so long that it does not hear the end.
-        let lower = || async {
-            let done = scene.delete(GROUP, vec![placeholder(3), placeholder(4)]).await;
-            done.is_ok() || scene.desired() == 3
-        };
+        let lower = || async { scene.decrease(-2).await.is_ok() || scene.desired() == 3 };
         assert!(eventually(SOON, lower).await);
         let persons = short.persons.clone();
         assert!(
@@ -463,7 +458,7 @@ async fn launches_that_are_not_recalled_cost_nobody_though_they_come_one_after_t
         scene.increase(1).await.expect("grown");
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
-    scene.delete(GROUP, vec![placeholder(3), placeholder(4)]).await.expect("lowered");
+    scene.decrease(-2).await.expect("lowered");
     assert!(scene.world.until(SOON, |_| scene.desired() == 4).await, "one has come");
     tokio::time::sleep(GONE).await;
     let in_service = scene.in_service(GROUP);

@@ -217,13 +217,12 @@ impl Scene {
         assert!(self.world.until(SOON, occupied).await, "every node is occupied");
     }
 
-    /// Desired capacity goes up by `more` for which there is no capacity, and the program knows, and counts on none of them any more.
+    /// Desired capacity goes up by `more` for which there is no capacity, and the program knows.
     pub(crate) async fn short_of(&self, more: i32) {
         self.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
         self.increase(more).await.expect("grown");
         let failed = |entry: &ebbtide::sim::aws::Entry| matches!(entry.what, Event::LaunchFailed { .. });
         assert!(self.world.until(SOON, |world| world.aws.journal().iter().any(failed)).await);
-        tokio::time::sleep(Duration::from_mins(1)).await;
     }
 }
 

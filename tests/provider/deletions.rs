@@ -170,7 +170,7 @@ async fn what_never_came_is_not_given_up_below_the_minimum_that_nodes_being_drai
     world.leaving.now().tainted = ["i-1".into(), "i-2".into()].into();
     assert_eq!(world.with_errors().await, [""; 0]);
     world.delete(placeholders(4..5)).await.expect("nothing to do");
-    world.decrease_later(-1).await.expect("nothing to do");
+    world.decrease(-1).await.expect("nothing to do");
     assert_eq!(code(&world.delete(vec![unregistered("i-4")]).await), Code::FailedPrecondition);
     assert_eq!(world.asked(), []);
     world.delete(vec![node("i-1")]).await.expect("accepted");

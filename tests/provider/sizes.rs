@@ -79,7 +79,7 @@ async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
     // Somebody else's protection.
     Arc::make_mut(&mut group.asg).instances[1].protected = true;
     let world = World::with(group);
-    world.decrease_later(-2).await.expect("lowered");
+    world.decrease(-2).await.expect("lowered");
     assert_eq!(world.asked(), [set(5, 3, &["i-1"])]);
     assert_eq!(world.target_size().await, 3);
 }
@@ -87,7 +87,7 @@ async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_came_in_between_is_not_given_up() {
     let world = World::seen(web(2).in_service(&["i-1"]), web(2).in_service(&["i-1", "i-2"]));
-    assert_eq!(code(&world.decrease_later(-1).await), Code::Ok);
+    assert_eq!(code(&world.decrease(-1).await), Code::Ok);
     assert!(world.is_untouched());
 }
 
@@ -114,7 +114,7 @@ async fn a_scale_up_that_is_taken_back_takes_no_replacement_along() {
 async fn a_target_size_goes_down_as_far_as_it_can_and_is_never_refused_for_more() {
     for (min, delta, to) in [(4, -2, Some(4)), (0, i32::MIN, Some(3)), (5, -1, None), (0, -1, Some(4))] {
         let world = World::with(web(5).in_service(&["i-1", "i-2", "i-3"]).limits(min, 8));
-        world.decrease_later(delta).await.expect("never refused");
+        world.decrease(delta).await.expect("never refused");
         let protected = set(5, to.unwrap_or_default(), &["i-1", "i-2", "i-3"]);
         assert_eq!(world.asked(), to.map(|_| protected).into_iter().collect::<Vec<_>>(), "{min} {delta}");
     }

@@ -462,14 +462,6 @@ impl World {
         self.client().await.node_group_increase_size(request).await.map(drop)
     }
 
-    /// When what is missing is not on its way any more.
-    pub(crate) async fn decrease_later(&self, delta: i32) -> Result<(), Status> {
-        self.listed().await;
-        tokio::time::advance(Duration::from_mins(1)).await;
-        self.refresh_view();
-        self.decrease(delta).await
-    }
-
     pub(crate) async fn decrease(&self, delta: i32) -> Result<(), Status> {
         let request = NodeGroupDecreaseTargetSizeRequest { delta, id: GROUP.into() };
         self.client().await.node_group_decrease_target_size(request).await.map(drop)
