@@ -68,12 +68,6 @@ struct OfGroup {
     failed_at: Option<Timestamp>,
 }
 
-impl OfGroup {
-    fn follow(&mut self, group: &Group, now: Timestamp) {
-        self.numbers.follow(&group.asg, now);
-    }
-}
-
 /// The numbers of the instances that a group misses, the oldest first.
 #[derive(Debug, Default)]
 struct Numbers {
@@ -141,7 +135,7 @@ impl Placeholders {
         all.retain(|name, _| snapshot.groups.contains_key(name) || snapshot.gone.contains_key(name));
         for group in snapshot.groups.values() {
             let known = all.entry(group.asg.name.clone()).or_default();
-            known.follow(group, now);
+            known.numbers.follow(&group.asg, now);
             if group.failure.is_some() {
                 known.failed_at = Some(snapshot.taken_at);
             }
@@ -159,7 +153,7 @@ impl Placeholders {
         let mut all = self.lock();
         let group = look()?;
         let known = all.entry(group.asg.name.clone()).or_default();
-        known.follow(&group, now);
+        known.numbers.follow(&group.asg, now);
         let names = known.numbers.names();
         Ok((group, names))
     }
