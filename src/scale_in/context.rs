@@ -189,6 +189,13 @@ pub(super) fn will_decrement(nodes: &Nodes, instance: &InstanceId) -> bool {
     })
 }
 
+/// A Node that may be of any of these instances of a group: its provider id does not say of which machine it is, and no Node of theirs
+/// is known, as where kubelets are started without a provider id.
+pub(super) fn unidentified_node(nodes: &Nodes, instances: &[Instance]) -> Option<NodeName> {
+    let is_known = |instance: &Instance| !nodes.of_instance(&instance.id).is_empty();
+    if instances.iter().any(is_known) { None } else { nodes.unidentified() }
+}
+
 /// Whether a scale-in of this instance of the group is under way.
 pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId) -> bool {
     marked_speaker(nodes, instance)

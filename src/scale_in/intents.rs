@@ -241,11 +241,7 @@ impl ScaleIns for Intents {
     }
 
     fn unidentified_node(&self, group: &AutoScalingGroup) -> Option<NodeName> {
-        let is_known = |instance: &Instance| !self.nodes.of_instance(&instance.id).is_empty();
-        if group.instances.iter().any(is_known) {
-            return None;
-        }
-        self.nodes.unidentified()
+        context::unidentified_node(&self.nodes, &group.instances)
     }
 
     fn outlives_its_node(&self, group: &GroupName, instance: &InstanceId) -> bool {

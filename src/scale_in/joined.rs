@@ -1,10 +1,11 @@
-//! Which groups are this cluster's: asked when a held or retained instance has no Node here.
+//! Which groups are this cluster's, and whether their Nodes say of which machine they are: asked when a held or retained instance has no
+//! Node here.
 
 use std::collections::BTreeSet;
 
-use super::context::Shared;
+use super::context::{self, Shared};
 use crate::groups::Snapshot;
-use crate::k8s::{GroupName, InstanceId};
+use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// Groups with a Node seen here. A group without one may be another cluster's, found by too wide a selector, with its
 /// Nodes there.
@@ -13,6 +14,8 @@ pub(super) struct Joined {
     groups: BTreeSet<GroupName>,
     /// Groups that were warned about.
     warned: BTreeSet<GroupName>,
+    /// Groups of which a Node may be of any instance.
+    unidentified: BTreeSet<GroupName>,
 }
 
 impl Joined {
@@ -26,6 +29,31 @@ impl Joined {
                 self.groups.insert(group.asg.name.clone());
             }
         }
+        self.unidentified.retain(|group| unidentified_node(shared, group).is_some());
+    }
+
+    /// Whether an instance of the group that has no Node may be the machine of one that does not say of which it is: it may be busy, and
+    /// its hook times out, or its owner keeps it. One whose Node has gone had one that said so.
+    pub(super) fn may_be_unidentified(
+        &mut self,
+        shared: &Shared,
+        group: &GroupName,
+        instance: &InstanceId,
+    ) -> bool {
+        if shared.nodes.gone_for(instance).is_some() {
+            return false;
+        }
+        let Some(node) = unidentified_node(shared, group) else { return false };
+        if self.unidentified.insert(group.clone()) {
+            tracing::warn!(
+                group = group.as_str(),
+                instance = instance.as_str(),
+                node = node.as_str(),
+                "an instance is held or retained, and its Node may be this one, which has no provider id of AWS: it is neither drained \
+                 nor let go. Its hook times out; a retained one stays until somebody ends it"
+            );
+        }
+        true
     }
 
     /// Whether a group is this cluster's: by a Node seen, its tags, what was learned of it, or because cluster-autoscaler
@@ -48,4 +76,10 @@ impl Joined {
         }
         is_ours
     }
+}
+
+fn unidentified_node(shared: &Shared, group: &GroupName) -> Option<NodeName> {
+    let view = shared.groups.latest();
+    let group = view.as_ref().and_then(|view| view.groups.get(group));
+    context::unidentified_node(&shared.nodes, group.map_or(&[], |group| &group.asg.instances))
 }

@@ -11,10 +11,10 @@ use jiff::SignedDuration;
 use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements, has_exited, is_asked};
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
-const OURS: &str = "kubernetes.io/cluster/ours";
+pub(crate) const OURS: &str = "kubernetes.io/cluster/ours";
 const THEIRS: &str = "kubernetes.io/cluster/theirs";
 
-fn of_ours() -> Config {
+pub(crate) fn of_ours() -> Config {
     let config = config();
     Config { selectors: config.selectors.of_cluster(Some("ours".into())), ..config }
 }

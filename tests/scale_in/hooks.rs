@@ -3,11 +3,13 @@
 use ebbtide::sim::aws::{
     Event, HookResult, HookSpec, LifecycleState, Lose, Operation, Refusal, TerminationCause, Trouble, Which,
 };
-use ebbtide::sim::cluster::{By, Fault, Verb, budget, pod};
+use ebbtide::sim::cluster::{By, Fault, NodeSpec, Verb, budget, pod};
+use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use tracing::Level;
 
+use crate::clusters::{OURS, of_ours};
 use crate::journal_queries::{
     a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, longest_silence, notes,
     terminations,
@@ -155,6 +157,30 @@ async fn an_instance_whose_node_never_registered_is_completed_after_a_minute_and
 
 fn completions(scene: &Scene, hook: &str) -> usize {
     aws_moments(&scene.world, |e| matches!(e, Event::HookCompleted { hook: h, .. } if h == hook)).len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_let_go_for_want_of_a_node_while_a_node_may_be_of_any_machine_of_the_group() {
+    let (log, _guard) = captured::log(Level::WARN);
+    let world = World::new(1);
+    world.kubelets("web", |spec| NodeSpec { provider_id: None, ..spec });
+    let scene = Scene::on(world, held_group(2, 600).retaining().tag(OURS, "owned"), of_ours()).await;
+    let world = &scene.world;
+    scene
+        .run(world.cluster.node_names().iter().map(|node| pod(format!("on-{node}").as_str()).on(node)))
+        .await;
+    let instances = world.aws.group("web").expect("the group").instances;
+    world.aws.terminate(&instances[0].id, TerminationCause::Rebalance);
+    world.aws.set_state(&instances[1].id, LifecycleState::TerminatingRetained);
+    scene.pass_some(seconds(1_800)).await;
+    assert_eq!(completions(&scene, "ebbtide"), 0);
+    assert_eq!(world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup), 0);
+    // As for one that may have had a Node: twelve minutes of heartbeats, not days.
+    let first = |of: fn(&Event) -> bool| aws_moments(world, of)[0];
+    let held = first(|e| matches!(e, Event::EnteredWait { .. }));
+    let over = first(|e| matches!(e, Event::HookTimedOut { .. }));
+    assert!(over.duration_since(held) < SignedDuration::from_mins(23), "{}", over.duration_since(held));
+    assert_eq!(log.text().matches("no provider id of AWS").count(), 1, "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

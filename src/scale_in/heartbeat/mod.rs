@@ -255,12 +255,14 @@ fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held
     }
     let end = let_go_at(shared, instance, held, later(now, -signed(whole_for)), now);
     let is_over = end <= now;
-    let is_foreign = is_over && !joined.is_ours(shared, &held.group, instance);
+    let is_doubtful = is_over
+        && (!joined.is_ours(shared, &held.group, instance)
+            || joined.may_be_unidentified(shared, &held.group, instance));
     // A launching hook holds it on its first way into the warm pool.
     let is_warming = held.lifecycle.is_warm() && shared.nodes.gone_for(instance).is_none();
     // Any replica may send heartbeats; only the leader completes hooks.
     match shared.leadership.leads() {
-        _ if is_foreign || is_warming => Fate::LeftAlone,
+        _ if is_doubtful || is_warming => Fate::LeftAlone,
         true => Fate::HeldUntil(end),
         false if is_over => Fate::LeftAlone,
         false => Fate::Held,

@@ -92,7 +92,8 @@ pub(super) enum Fate {
     Held,
     /// Heartbeats hold it until this moment. Then its hook is completed.
     HeldUntil(Timestamp),
-    /// Neither: another's hook holds it, or a launching hook, or the leader lets it go, or ours was completed.
+    /// Neither: another's hook holds it, or a launching hook, or the leader lets it go, or ours was completed, or nobody knows which
+    /// Node is its own.
     LeftAlone,
 }
 
