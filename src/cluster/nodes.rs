@@ -47,8 +47,8 @@ struct Inner {
     by_name: BTreeMap<NodeName, Arc<NodeView>>,
     /// More than one Node if a kubelet came back under another name, or if somebody made a Node up.
     by_instance: HashMap<InstanceId, BTreeSet<NodeName>>,
-    /// How many Nodes are not heard of, though nobody has shut their machines down ...
-    silent: usize,
+    /// Nodes that are not heard of, though nobody has shut their machines down, and since when ...
+    silent: BTreeSet<(Timestamp, NodeName)>,
     /// ... and how many are of machines that somebody has, as a warm pool does.
     off: usize,
     /// Instances with a Node that is marked to go.
@@ -110,12 +110,15 @@ impl Nodes {
     }
 
     /// Whether most Nodes are not heard of, three at least: rather the API server's trouble than theirs. Kubernetes' own node lifecycle
-    /// controller evicts at a low rate then, or nobody.
+    /// controller evicts at a low rate then, or nobody. Those that fell silent by `then` say nothing: their machines have gone, and
+    /// nobody deletes them. A moment of the API server's.
     ///
     /// Source: [`--unhealthy-zone-threshold`](https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction), 55 %.
-    pub fn are_mostly_silent(&self) -> bool {
+    pub fn are_mostly_silent(&self, then: Timestamp) -> bool {
         let inner = self.lock();
-        inner.silent >= 3 && inner.silent * 100 >= (inner.by_name.len() - inner.off) * 55
+        let left_behind = inner.silent.iter().take_while(|(since, _)| *since <= then).count();
+        let silent = inner.silent.len() - left_behind;
+        silent >= 3 && silent * 100 >= (inner.by_name.len() - inner.off - left_behind) * 55
     }
 
     /// Whether several Nodes name this instance.
@@ -242,7 +245,7 @@ impl Inner {
             return;
         }
         self.remove(&node.name.clone());
-        self.count(&node, |count| *count += 1);
+        self.count(&node, true);
         if let Some(instance) = &node.instance {
             self.gone.remove(instance);
             self.by_instance.entry(instance.clone()).or_default().insert(node.name.clone());
@@ -253,12 +256,13 @@ impl Inner {
         self.reindex(instance.as_ref());
     }
 
-    /// Counts a Node in or out.
-    fn count(&mut self, node: &NodeView, by_one: impl Fn(&mut usize)) {
+    /// Counts a Node among those that are off or silent, or no more.
+    fn count(&mut self, node: &NodeView, is_there: bool) {
         if node.taint(names::SHUT_DOWN).is_some() {
-            by_one(&mut self.off);
+            self.off = if is_there { self.off + 1 } else { self.off - 1 };
         } else if node.ready == Ready::Unknown {
-            by_one(&mut self.silent);
+            let silent = (node.unready_since.unwrap_or(Timestamp::MAX), node.name.clone());
+            let _ = if is_there { self.silent.insert(silent) } else { self.silent.remove(&silent) };
         }
     }
 
@@ -275,7 +279,7 @@ impl Inner {
 
     fn remove(&mut self, name: &str) {
         let Some(node) = self.by_name.remove(name) else { return };
-        self.count(&node, |count| *count -= 1);
+        self.count(&node, false);
         self.touch(&node);
         if let Some(instance) = &node.instance
             && let Some(names) = self.by_instance.get_mut(instance)
@@ -425,6 +429,7 @@ mod tests {
     #[test]
     fn most_nodes_are_silent_from_three_and_55_of_100_on_and_those_that_are_shut_down_do_not_count() {
         let nodes = Nodes::default();
+        let are_mostly_silent = || nodes.are_mostly_silent(Timestamp::UNIX_EPOCH);
         let named = |n: usize, ready| NodeView { name: format!("n{n}").into(), ready, ..node("1", None) };
         let off = |n| {
             let taint = Taint { key: names::SHUT_DOWN.into(), ..Taint::default() };
@@ -433,24 +438,55 @@ mod tests {
         for n in 0..2 {
             nodes.apply(named(n, Ready::Unknown));
         }
-        assert!(!nodes.are_mostly_silent(), "two may well be broken");
+        assert!(!are_mostly_silent(), "two may well be broken");
         nodes.apply(named(2, Ready::Unknown));
-        assert!(nodes.are_mostly_silent());
+        assert!(are_mostly_silent());
         for n in 3..6 {
             nodes.apply(named(n, Ready::Yes));
         }
-        assert!(!nodes.are_mostly_silent(), "half of them");
+        assert!(!are_mostly_silent(), "half of them");
         nodes.apply(named(3, Ready::Unknown));
-        assert!(nodes.are_mostly_silent());
+        assert!(are_mostly_silent());
         nodes.apply(off(0));
         nodes.apply(off(1));
-        assert!(!nodes.are_mostly_silent(), "two of four that run");
+        assert!(!are_mostly_silent(), "two of four that run");
         Sink::delete(&nodes, off(0));
         Sink::delete(&nodes, named(4, Ready::Yes));
         Sink::delete(&nodes, named(5, Ready::Yes));
-        assert!(!nodes.are_mostly_silent(), "two");
+        assert!(!are_mostly_silent(), "two");
         nodes.apply(named(1, Ready::Unknown));
-        assert!(nodes.are_mostly_silent());
+        assert!(are_mostly_silent());
+    }
+
+    #[test]
+    fn nodes_that_were_left_behind_do_not_count_among_those_not_heard_of() {
+        let nodes = Nodes::default();
+        let at = |hour: i64| Timestamp::from_second(hour * 3_600).expect("in range");
+        let named = |n: usize, silent: Option<i64>| NodeView {
+            name: format!("n{n}").into(),
+            ready: if silent.is_some() { Ready::Unknown } else { Ready::Yes },
+            unready_since: silent.map(at),
+            ..node("1", None)
+        };
+        for n in 0..4 {
+            nodes.apply(named(n, Some(1)));
+        }
+        nodes.apply(named(4, None));
+        assert!(nodes.are_mostly_silent(at(0)), "in their first hour");
+        assert!(!nodes.are_mostly_silent(at(1)));
+        for n in 4..7 {
+            nodes.apply(named(n, Some(2)));
+        }
+        nodes.apply(named(7, None));
+        assert!(nodes.are_mostly_silent(at(1)), "three of the four others");
+        nodes.apply(named(8, None));
+        nodes.apply(named(9, None));
+        assert!(!nodes.are_mostly_silent(at(1)), "three of six");
+        nodes.apply(named(0, None));
+        Sink::delete(&nodes, named(8, None));
+        Sink::delete(&nodes, named(9, None));
+        assert!(nodes.are_mostly_silent(at(1)), "three of five, with one that is back");
+        assert!(!nodes.are_mostly_silent(at(2)));
     }
 
     #[test]

@@ -374,7 +374,7 @@ const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
 
 /// A node that is not heard of counts as lost after this time where most are not: a control plane is mended by then, or the machines are
 /// gone.
-const CUT_OFF_FOR: SignedDuration = SignedDuration::from_hours(1);
+pub(super) const CUT_OFF_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// How often it is looked whether that is over.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);

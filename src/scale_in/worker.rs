@@ -35,7 +35,7 @@ use super::perform::perform;
 use super::plan::plan;
 use super::pod_watches::{Pods, Watches};
 use super::record::{Phase, Record, Written};
-use super::situation::Situation;
+use super::situation::{CUT_OFF_FOR, Situation};
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
@@ -236,7 +236,7 @@ impl Worker {
             pods: is_listed.then_some(&*pods),
             is_relisting,
             listed_at: self.listed_at,
-            are_kubelets_cut_off: self.shared.nodes.are_mostly_silent(),
+            are_kubelets_cut_off: self.shared.nodes.are_mostly_silent(later(now, look.ahead - CUT_OFF_FOR)),
             daemon_set_is_seen: &|uid| {
                 // Until DaemonSets are listed, a pod that says it belongs to one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)

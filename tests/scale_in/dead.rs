@@ -1,6 +1,6 @@
 //! Machines and kubelets that die before, during and after they are asked to drain.
 
-use ebbtide::sim::cluster::{By, Timing, pod};
+use ebbtide::sim::cluster::{By, Timing, node, pod};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
@@ -50,6 +50,25 @@ async fn a_node_whose_machine_has_crashed_is_given_back_a_minute_after_the_grace
         scene.until_released(&machine).await;
         assert_given_up(&scene, &machine).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_were_left_behind_do_not_make_a_dead_machine_look_alive() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    for name in ["left-1", "left-2", "left-3"] {
+        scene.world.cluster.register_node(node(name));
+        scene.world.cluster.partition(name);
+    }
+    scene.pass_some(seconds(2 * 3_600)).await;
+    scene.run([pod("web").on(&machine.name).grace(30).exits_after(20)]).await;
+    scene.world.cluster.crash(&machine.name);
+    scene.until(|w| !w.cluster.is_ready(&machine.name)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    let released = |w: &World| is_released(w, &machine);
+    assert!(scene.world.until(seconds(600), released).await, "a minute after the grace");
+    assert_given_up(&scene, &machine).await;
 }
 
 #[tokio::test(start_paused = true)]
