@@ -35,6 +35,9 @@ const CONTINUE: &str = "CONTINUE";
 ///
 /// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
 const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
+/// The shortest and the longest heartbeat time-out that AWS allows (same source).
+pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
+const LONGEST_HEARTBEAT: Duration = Duration::from_hours(2);
 /// Longest hold by any hook (same source).
 pub(crate) const LONGEST_HOLD: Duration = Duration::from_hours(48);
 
@@ -74,7 +77,7 @@ impl Hook {
             return None;
         }
         let seconds = |from: Option<i32>| from.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
-        let heartbeat = seconds(from.heartbeat_timeout).unwrap_or(DEFAULT_HEARTBEAT);
+        let heartbeat = seconds(from.heartbeat_timeout).map_or(DEFAULT_HEARTBEAT, possible);
         let by_rule = Self::new(from.lifecycle_hook_name?, group.clone(), heartbeat);
         // One that is over before a heartbeat is due says nothing.
         let told = seconds(from.global_timeout).filter(|told| *told > heartbeat);
@@ -82,6 +85,11 @@ impl Hook {
         let abandons = from.default_result.as_deref() != Some(CONTINUE);
         Some(Self { global_timeout, abandons, ..by_rule })
     }
+}
+
+/// A time-out that somebody tells, as AWS allows one.
+pub(crate) fn possible(told: Duration) -> Duration {
+    told.clamp(SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT)
 }
 
 #[cfg(test)]
@@ -117,6 +125,21 @@ mod tests {
             assert_eq!(hook.clone().with_timeout(hook.heartbeat_timeout), hook);
             let other = hook.with_timeout(Duration::from_mins(2));
             assert_eq!(other.global_timeout, Duration::from_mins(200), "another time-out, another hold");
+        }
+    }
+
+    #[test]
+    fn a_time_out_that_aws_allows_nobody_counts_as_the_nearest_that_it_does() {
+        let table =
+            [(None, 3_600), (Some(0), 30), (Some(-1), 3_600), (Some(90), 90), (Some(i32::MAX), 7_200)];
+        for (told, expected) in table {
+            let described = asg::LifecycleHook::builder()
+                .lifecycle_hook_name("h")
+                .lifecycle_transition(TERMINATING)
+                .set_heartbeat_timeout(told)
+                .build();
+            let hook = Hook::from_sdk(&"g".into(), described).expect("of terminating instances");
+            assert_eq!(hook, Hook::new("h", "g", Duration::from_secs(expected)), "{told:?}");
         }
     }
 }

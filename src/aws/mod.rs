@@ -69,7 +69,7 @@ pub use instance_types::{Accelerator, TypeInfo};
 pub use launch_template::{LaunchSpec, Revision, TemplateVersion, Volumes};
 pub use lifecycle::Lifecycle;
 pub use lifecycle_hook::Hook;
-pub(crate) use lifecycle_hook::LONGEST_HOLD;
+pub(crate) use lifecycle_hook::{LONGEST_HOLD, SHORTEST_HEARTBEAT, possible};
 pub use load_balancers::TargetGroup;
 pub use notice::{About, Content, News, Notice};
 pub use operation::Operation;

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 pub use crate::aws::Hook;
-use crate::aws::{Aws, AwsError, LONGEST_HOLD};
+use crate::aws::{Aws, AwsError, LONGEST_HOLD, SHORTEST_HEARTBEAT, possible};
 use crate::clock::{Clock, backoff, elapsed, later, signed};
 use crate::k8s::GroupName;
 use crate::telemetry::{Outage, chain};
@@ -142,12 +142,6 @@ pub struct Knowledge {
     /// The shortest heartbeat time-out among our hooks.
     pub shortest: Option<Duration>,
 }
-
-/// The shortest and the longest heartbeat time-out AWS allows.
-///
-/// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
-const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
-const LONGEST_HEARTBEAT: Duration = Duration::from_hours(2);
 
 impl Hooks {
     /// An empty cache; our hooks are called `name`.
@@ -460,11 +454,6 @@ impl Known {
             None => hook,
         }
     }
-}
-
-/// A time-out that is noted where anybody may have written it, as AWS allows one.
-fn possible(noted: Duration) -> Duration {
-    noted.clamp(SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT)
 }
 
 impl Slot {
