@@ -151,6 +151,13 @@ fn quantities(of: Option<&BTreeMap<String, Quantity>>) -> TextMap {
 }
 
 impl NodeView {
+    /// `spec.providerID`, if that is of an instance; one that is too long to be repeated as the AWS cloud provider would write it.
+    pub(super) fn provider_id(&self) -> Option<String> {
+        let usual =
+            || Some(ProviderId::text_of_instance(self.labels.get(names::ZONE)?, self.instance.as_deref()?));
+        self.odd_provider_id.as_deref().map(str::to_owned).or_else(usual)
+    }
+
     /// Whether it has the label that takes it out of external load balancers.
     pub fn is_out_of_load_balancers(&self) -> bool {
         self.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).is_some()

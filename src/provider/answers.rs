@@ -114,10 +114,8 @@ pub fn instances(
     scale_ins: &dyn ScaleIns,
 ) -> Vec<Instance> {
     let real = group.asg.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
-        let id = match scale_ins.odd_provider_id(&instance.id) {
-            Some(id) => id.into_string(),
-            None => ProviderId::text_of_instance(&instance.zone, &instance.id),
-        };
+        let spelled = scale_ins.provider_id(&instance.id);
+        let id = spelled.unwrap_or_else(|| ProviderId::text_of_instance(&instance.zone, &instance.id));
         listed(id, state(group, instance, scale_ins), None)
     });
     let zone = group.asg.zones.first().cloned().unwrap_or_default();

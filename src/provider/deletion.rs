@@ -273,7 +273,7 @@ mod tests {
             false
         }
 
-        fn odd_provider_id(&self, _: &InstanceId) -> Option<Box<str>> {
+        fn provider_id(&self, _: &InstanceId) -> Option<String> {
             None
         }
 

@@ -51,8 +51,8 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// this Node is empty or not Ready.
     fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool;
 
-    /// The provider id of this instance as its Node has it, where it is not written as the AWS cloud provider writes them.
-    fn odd_provider_id(&self, instance: &InstanceId) -> Option<Box<str>>;
+    /// The provider id of this instance as its Node has it, if one has registered.
+    fn provider_id(&self, instance: &InstanceId) -> Option<String>;
 
     /// Whether this instance's Node says by its label that it has a GPU, and offers none: it is broken, or not up yet.
     fn lacks_its_gpu(&self, instance: &InstanceId) -> bool;
@@ -261,8 +261,8 @@ impl ScaleIns for Intents {
             && speaker(&self.nodes, instance).is_some_and(|speaker| speaker.name != *node)
     }
 
-    fn odd_provider_id(&self, instance: &InstanceId) -> Option<Box<str>> {
-        self.nodes.odd_provider_id(instance)
+    fn provider_id(&self, instance: &InstanceId) -> Option<String> {
+        self.nodes.provider_id(instance)
     }
 
     fn is_ready(&self) -> bool {

@@ -65,7 +65,7 @@ impl ScaleIns for Leaving {
         false
     }
 
-    fn odd_provider_id(&self, _: &InstanceId) -> Option<Box<str>> {
+    fn provider_id(&self, _: &InstanceId) -> Option<String> {
         None
     }
 

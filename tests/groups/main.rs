@@ -9,6 +9,7 @@ mod faults;
 mod figures;
 mod launch_templates;
 mod learned;
+mod left_out;
 mod node;
 mod prices;
 mod protection;

@@ -72,7 +72,7 @@ impl ScaleIns for Empty {
         false
     }
 
-    fn odd_provider_id(&self, _: &InstanceId) -> Option<Box<str>> {
+    fn provider_id(&self, _: &InstanceId) -> Option<String> {
         None
     }
 

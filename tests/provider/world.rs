@@ -264,7 +264,7 @@ impl ScaleIns for Script<Leaving> {
         false
     }
 
-    fn odd_provider_id(&self, _: &InstanceId) -> Option<Box<str>> {
+    fn provider_id(&self, _: &InstanceId) -> Option<String> {
         None
     }
 

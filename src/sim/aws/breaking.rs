@@ -62,6 +62,11 @@ impl Aws {
         self.script(|state, _| state.shared.hides_templates = on);
     }
 
+    /// Leaves an element out of each description of groups, though AWS's API has it as required.
+    pub fn leave_out(&self, element: Option<&'static str>) {
+        self.script(|state, _| state.shared.left_out = element);
+    }
+
     /// Answers the next calls of `operation` with status 500.
     pub fn fail_next(&self, operation: Operation, calls: u32) {
         self.script(|state, _| state.faults.fail(operation, calls));

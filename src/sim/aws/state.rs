@@ -62,6 +62,8 @@ pub(super) struct Shared {
     pub(super) templates: BTreeMap<String, Template>,
     /// Whether launch templates can be described only one at a time.
     pub(super) hides_templates: bool,
+    /// An element that descriptions of groups leave out.
+    pub(super) left_out: Option<&'static str>,
     /// Architectures of images, by id.
     pub(super) images: BTreeMap<String, &'static str>,
     /// Launch configurations by name.
@@ -171,6 +173,7 @@ impl State {
                 journal: Journal::new(),
                 templates: BTreeMap::new(),
                 hides_templates: false,
+                left_out: None,
                 images: BTreeMap::from([(DEFAULT_IMAGE.to_owned(), "x86_64")]),
                 configurations: BTreeMap::new(),
                 spot_prices: SpotPrices::new(),

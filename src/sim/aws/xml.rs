@@ -84,6 +84,15 @@ impl Xml {
         self
     }
 
+    /// The same without any element of this name.
+    pub(super) fn without(self, name: &str) -> Self {
+        let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+        let mut parts = self.0.split(&open);
+        let first = parts.next().unwrap_or_default().to_owned();
+        let after = parts.map(|part| part.split_once(&close).map_or(part, |(_, after)| after));
+        Self(after.fold(first, |text, part| text + part))
+    }
+
     /// A document with `root` in `namespace`.
     pub(super) fn document(root: &str, namespace: &str, write: impl FnOnce(&mut Xml)) -> String {
         let mut xml = Self(format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<{root}"));

@@ -32,12 +32,16 @@ pub(super) fn describe(state: &State, form: &Form) -> Result<Xml, ApiError> {
         .map(|group| (group.name.clone(), group));
     let (groups, next) = page(groups, form.get("NextToken"), size)?;
     let with_instances = form.parsed::<bool>("IncludeInstances")?.unwrap_or(true);
-    Ok(Xml::build(|xml| {
+    let answer = Xml::build(|xml| {
         xml.list("AutoScalingGroups", "member", groups, |xml, group| {
             write(xml, group, load_balancing::attached(state, &group.name), with_instances);
         })
         .optional("NextToken", next);
-    }))
+    });
+    Ok(match state.shared.left_out {
+        Some(element) => answer.without(element),
+        None => answer,
+    })
 }
 
 fn is_known(filter: &Filter) -> bool {

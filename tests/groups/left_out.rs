@@ -1,0 +1,23 @@
+//! Descriptions of groups that leave out what AWS's API promises.
+
+use std::collections::BTreeSet;
+
+use crate::scene::{GROUP, SOON, Scene, group};
+
+/// A group of two, of which every description lacks this element.
+async fn without(element: &'static str) -> Scene {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.world.aws.leave_out(Some(element));
+    assert!(!scene.world.until(SOON, |_| false).await);
+    scene
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_zone_aws_leaves_out_is_listed_by_its_nodes_provider_id() {
+    let scene = without("AvailabilityZone").await;
+    let listed: BTreeSet<String> = scene.listed().await.into_keys().collect();
+    let nodes =
+        scene.world.cluster.node_names().into_iter().filter_map(|name| scene.world.cluster.node(&name));
+    let registered: BTreeSet<String> = nodes.filter_map(|node| node.spec?.provider_id).collect();
+    assert_eq!(listed, registered);
+}
