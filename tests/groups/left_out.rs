@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use ebbtide::sim::aws::LaunchFailure;
+
 use crate::scene::{GROUP, SOON, Scene, group};
 
 /// A group of two, of which every description lacks this element.
@@ -20,4 +22,15 @@ async fn an_instance_whose_zone_aws_leaves_out_is_listed_by_its_nodes_provider_i
         scene.world.cluster.node_names().into_iter().filter_map(|name| scene.world.cluster.node(&name));
     let registered: BTreeSet<String> = nodes.filter_map(|node| node.spec?.provider_id).collect();
     assert_eq!(listed, registered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn protection_that_aws_does_not_tell_of_is_taken_off_again() {
+    let scene = without("ProtectedFromScaleIn").await;
+    scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
+    scene.increase(1).await.expect("grown");
+    assert!(!scene.world.until(SOON, |_| false).await, "it does not come");
+    scene.decrease(-1).await.expect("given up");
+    assert_eq!(scene.protected(), 2);
+    assert!(scene.world.until(2 * SOON, |_| scene.protected() == 0).await);
 }

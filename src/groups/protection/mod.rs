@@ -407,18 +407,18 @@ fn is_to_be_protected(instance: &Instance) -> bool {
     !instance.protected && instance.lifecycle == Lifecycle::InService
 }
 
-/// Whether the instance is protected in a state in which AWS takes that off. On one that is leaving it does not matter.
+/// Whether the instance is in a state in which AWS takes protection off. On one that is leaving it does not matter. Whether it is
+/// protected does not count: a description may be older than the call that did so.
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
 fn is_to_be_released(instance: &Instance) -> bool {
-    instance.protected && matches!(instance.lifecycle, Lifecycle::InService | Lifecycle::Standby)
+    matches!(instance.lifecycle, Lifecycle::InService | Lifecycle::Standby)
 }
 
-/// Whether it is protected, and comes back from where it is: its group replaces its root volume.
+/// Whether it comes back from where it is: its group replaces its root volume.
 fn is_to_be_released_later(instance: &Instance) -> bool {
-    let is_away = matches!(
+    matches!(
         instance.lifecycle,
         Lifecycle::ReplacingVolume | Lifecycle::ReplacingVolumeWait | Lifecycle::VolumeReplaced
-    );
-    instance.protected && is_away
+    )
 }
