@@ -30,6 +30,8 @@ pub struct Nodes {
     synced: watch::Sender<bool>,
     /// How many instances are marked, to be read without the lock: each RPC asks for every instance of a group, and mostly there are none.
     marked: AtomicUsize,
+    /// The same of those with a Node whose provider id is written oddly.
+    odd: AtomicUsize,
 }
 
 /// A watch that has not failed for this long works, even if it has shown no event: a broken one is retried within 5 s,
@@ -51,6 +53,8 @@ struct Inner {
     off: usize,
     /// Instances with a Node that is marked to go.
     marked: BTreeSet<InstanceId>,
+    /// Instances with a Node whose provider id is written oddly.
+    odd: BTreeSet<InstanceId>,
     /// Nodes that have changed since the controller last asked.
     dirty: BTreeSet<NodeName>,
     /// Who waits for a change of which Node.
@@ -94,10 +98,14 @@ impl Nodes {
         self.marked.load(Ordering::Acquire) > 0 && self.lock().marked.contains(instance)
     }
 
-    /// The provider id of this instance as the machine's own Node has it.
-    pub fn provider_id(&self, instance: &str) -> Option<String> {
+    /// The provider id of this instance as the machine's own Node has it, where that is written oddly, or AWS has not told the zone. Cheap.
+    pub fn provider_id(&self, instance: &str, zone: &str) -> Option<String> {
+        if !zone.is_empty() && self.odd.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let inner = self.lock();
-        let names = inner.by_instance.get(instance)?;
+        let is_odd = zone.is_empty() || inner.odd.contains(instance);
+        let names = inner.by_instance.get(instance).filter(|_| is_odd)?;
         let nodes = names.iter().filter_map(|name| inner.by_name.get(name));
         nodes.min_by_key(|node| own_first(node))?.provider_id()
     }
@@ -205,6 +213,7 @@ impl Nodes {
 
     fn changed_by(&self, inner: MutexGuard<'_, Inner>) {
         self.marked.store(inner.marked.len(), Ordering::Release);
+        self.odd.store(inner.odd.len(), Ordering::Release);
         drop(inner);
         self.dirty.notify_one();
     }
@@ -258,15 +267,15 @@ impl Inner {
         }
     }
 
-    /// Notes whether a Node of the instance is marked to go.
+    /// Notes whether a Node of the instance is marked to go, and whether one has an odd provider id.
     fn reindex(&mut self, instance: Option<&InstanceId>) {
         let Some(instance) = instance else { return };
         let names = self.by_instance.get(instance).into_iter().flatten();
-        if names.filter_map(|name| self.by_name.get(name)).any(|node| node.is_marked()) {
-            self.marked.insert(instance.clone());
-        } else {
-            self.marked.remove(instance);
-        }
+        let nodes: Vec<_> = names.filter_map(|name| self.by_name.get(name)).collect();
+        let is_marked = nodes.iter().any(|node| node.is_marked());
+        let is_odd = nodes.iter().any(|node| node.odd_provider_id.is_some());
+        set_membership(&mut self.marked, instance, is_marked);
+        set_membership(&mut self.odd, instance, is_odd);
     }
 
     fn remove(&mut self, name: &str) {
@@ -301,6 +310,14 @@ impl Inner {
 /// Of several Nodes of an instance, the machine's own comes first by this, most likely.
 fn own_first(node: &NodeView) -> (bool, Option<Timestamp>) {
     (node.ready != Ready::Yes, node.created)
+}
+
+fn set_membership(among: &mut BTreeSet<InstanceId>, instance: &InstanceId, belongs: bool) {
+    if belongs {
+        among.insert(instance.clone());
+    } else {
+        among.remove(instance);
+    }
 }
 
 impl Sink<Seen<Node>> for Nodes {
@@ -505,11 +522,14 @@ mod tests {
             });
             NodeView::from(&serde_json::from_value::<Node>(object).expect("a Node"))
         };
-        let provider_id = || nodes.provider_id("i-1").unwrap_or_default();
+        let odd = || nodes.provider_id("i-1", "z1");
+        let provider_id = || nodes.provider_id("i-1", "").unwrap_or_default();
         assert_eq!(provider_id(), "", "it has no Node");
-        for text in ["aws:///z1/i-1", "aws:////i-1", "aws:///z2/i-1", "aws:///z1/op-1/i-1"] {
+        nodes.apply(written("a", "z1", "aws:///z1/i-1", "True"));
+        assert_eq!((odd(), provider_id()), (None, "aws:///z1/i-1".to_owned()));
+        for text in ["aws:////i-1", "aws:///z2/i-1", "aws:///z1/op-1/i-1"] {
             nodes.apply(written("a", "z1", text, "True"));
-            assert_eq!(provider_id(), text);
+            assert_eq!((odd().as_deref(), provider_id()), (Some(text), text.to_owned()));
         }
         nodes.apply(written("b", "z1", "aws:///z1/i-1", "False"));
         assert_eq!(
@@ -522,6 +542,8 @@ mod tests {
         assert_eq!(provider_id(), "aws:///z1/i-1");
         Sink::delete(&nodes, written("b", "z1", "aws:///z1/i-1", "True"));
         assert_eq!(provider_id(), "aws:////i-1");
+        Sink::delete(&nodes, written("a", "z1", "aws:////i-1", "Unknown"));
+        assert!(odd().is_none() && nodes.odd.load(Ordering::Acquire) == 0);
         // However long somebody makes it, an answer to cluster-autoscaler has to stay short.
         nodes.apply(written("a", "z1", &format!("aws:///{}/i-1", "z".repeat(300)), "True"));
         assert_eq!(provider_id(), "aws:///z1/i-1");

@@ -114,7 +114,7 @@ pub fn instances(
     scale_ins: &dyn ScaleIns,
 ) -> Vec<Instance> {
     let real = group.asg.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
-        let spelled = scale_ins.provider_id(&instance.id);
+        let spelled = scale_ins.provider_id(&instance.id, &instance.zone);
         let id = spelled.unwrap_or_else(|| ProviderId::text_of_instance(&instance.zone, &instance.id));
         listed(id, state(group, instance, scale_ins), None)
     });

@@ -273,7 +273,7 @@ mod tests {
             false
         }
 
-        fn provider_id(&self, _: &InstanceId) -> Option<String> {
+        fn provider_id(&self, _: &InstanceId, _: &str) -> Option<String> {
             None
         }
 

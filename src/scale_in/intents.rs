@@ -51,8 +51,9 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// this Node is empty or not Ready.
     fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool;
 
-    /// The provider id of this instance as its Node has it, if one has registered.
-    fn provider_id(&self, instance: &InstanceId) -> Option<String>;
+    /// The provider id of this instance as its Node has it, where that is not written as the AWS cloud provider writes them, or no `zone` is
+    /// known to write it with.
+    fn provider_id(&self, instance: &InstanceId, zone: &str) -> Option<String>;
 
     /// Whether this instance's Node says by its label that it has a GPU, and offers none: it is broken, or not up yet.
     fn lacks_its_gpu(&self, instance: &InstanceId) -> bool;
@@ -261,8 +262,8 @@ impl ScaleIns for Intents {
             && speaker(&self.nodes, instance).is_some_and(|speaker| speaker.name != *node)
     }
 
-    fn provider_id(&self, instance: &InstanceId) -> Option<String> {
-        self.nodes.provider_id(instance)
+    fn provider_id(&self, instance: &InstanceId, zone: &str) -> Option<String> {
+        self.nodes.provider_id(instance, zone)
     }
 
     fn is_ready(&self) -> bool {

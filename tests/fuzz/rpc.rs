@@ -65,7 +65,7 @@ impl ScaleIns for Leaving {
         false
     }
 
-    fn provider_id(&self, _: &InstanceId) -> Option<String> {
+    fn provider_id(&self, _: &InstanceId, _: &str) -> Option<String> {
         None
     }
 

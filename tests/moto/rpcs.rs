@@ -72,7 +72,7 @@ impl ScaleIns for Empty {
         false
     }
 
-    fn provider_id(&self, _: &InstanceId) -> Option<String> {
+    fn provider_id(&self, _: &InstanceId, _: &str) -> Option<String> {
         None
     }
 

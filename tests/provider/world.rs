@@ -264,7 +264,7 @@ impl ScaleIns for Script<Leaving> {
         false
     }
 
-    fn provider_id(&self, _: &InstanceId) -> Option<String> {
+    fn provider_id(&self, _: &InstanceId, _: &str) -> Option<String> {
         None
     }
 
