@@ -36,7 +36,7 @@ pub struct Claims {
     ours: VecDeque<String>,
     /// When the machine of the Node's instance ends, by the last believed record.
     told_end: Option<(InstanceId, Timestamp)>,
-    /// When AWS was told to terminate the Node's instance, by a believed record.
+    /// When AWS was told to terminate the Node's instance, by a believed record or, where that is gone, its mark.
     told_termination: Option<(InstanceId, Timestamp)>,
     /// What has been put on the Node for its scale-in.
     marks: BTreeSet<Mark>,
@@ -63,6 +63,9 @@ impl Claims {
             self.marks.clear();
         }
         self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
+        if written.is_none() && self.marks.contains(&Mark::Told) {
+            self.note_told(node, now);
+        }
         if self.written.as_ref() == written {
             return;
         }
@@ -98,6 +101,14 @@ impl Claims {
         }
     }
 
+    /// Notes that AWS was told to terminate the Node's instance by a run before this one, some time before `now`.
+    fn note_told(&mut self, node: &NodeView, now: Timestamp) {
+        let Some(instance) = node.instance.clone() else { return };
+        if self.told_termination(&instance).is_none() {
+            self.told_termination = Some((instance, now));
+        }
+    }
+
     /// What is believed of the annotation.
     pub fn believed(&self) -> Option<&Written> {
         self.believed.as_ref()
@@ -117,7 +128,7 @@ impl Claims {
         self.told_end.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
     }
 
-    /// When AWS was told to terminate this instance, by a record that may have been written over or taken off since.
+    /// When AWS was told to terminate this instance at the latest, by a record that may have been written over or taken off since.
     pub fn told_termination(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.told_termination.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
     }

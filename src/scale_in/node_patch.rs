@@ -2,7 +2,7 @@
 //!
 //! One write puts on the record, the cordon, cluster-autoscaler's own taint with a fresh value, and the label that takes the
 //! Node out of load balancers. They are restored if somebody removes them, and taken off if the scale-in is cancelled. The
-//! annotation `ebbtide/marks` lists what we put on; the rest is left alone.
+//! annotation `ebbtide/marks` lists what we put on; the rest is left alone. It says as well that AWS was told to terminate the instance.
 
 use std::collections::BTreeSet;
 
@@ -35,10 +35,12 @@ pub(super) enum Mark {
     Guard,
     LoadBalancer,
     Taint,
+    /// AWS was told to terminate the instance: that outlives the record.
+    Told,
 }
 
 impl Mark {
-    const ALL: [Self; 4] = [Self::Cordon, Self::Guard, Self::LoadBalancer, Self::Taint];
+    const ALL: [Self; 5] = [Self::Cordon, Self::Guard, Self::LoadBalancer, Self::Taint, Self::Told];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -46,6 +48,7 @@ impl Mark {
             Self::Guard => "guard",
             Self::LoadBalancer => "load-balancer",
             Self::Taint => "taint",
+            Self::Told => "told",
         }
     }
 }
@@ -97,10 +100,13 @@ pub(super) fn with_record(node: &NodeView, record: &Record, now: Timestamp) -> V
 /// The same of a Node that has these marks, whatever it lists.
 pub(super) fn with_record_over(
     node: &NodeView,
-    ours: BTreeSet<Mark>,
+    mut ours: BTreeSet<Mark>,
     record: &Record,
     now: Timestamp,
 ) -> Value {
+    if record.terminate_at.is_some() {
+        ours.insert(Mark::Told);
+    }
     let mut patch = put_on(node, ours, now).unwrap_or_else(|| based_on(node));
     patch["metadata"]["annotations"][names::RECORD] = json!(record::write(record));
     patch
@@ -190,6 +196,7 @@ pub(super) fn take_off(node: &NodeView, mut ours: BTreeSet<Mark>) -> Value {
         let others: Vec<_> = node.taints.iter().filter(|taint| taint.key != names::TO_BE_DELETED).collect();
         patch["spec"]["taints"] = if others.is_empty() { Value::Null } else { json!(others) };
     }
+    ours.remove(&Mark::Told);
     patch["metadata"]["annotations"][names::RECORD] = Value::Null;
     patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
     patch

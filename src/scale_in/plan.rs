@@ -280,7 +280,8 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         Membership::Unknown => {}
         // AWS has ended it, on our word. Its Node stays closed until it goes, unless the machine lives on.
         Membership::Elsewhere { seen }
-            if s.memory.lost.is_some() && !is_ready_without(s, *seen, LIVES_ON, plan) =>
+            if (s.memory.lost.is_some() || s.is_marked_told())
+                && !is_ready_without(s, *seen, LIVES_ON, plan) =>
         {
             announce_goes_on(s, plan);
         }

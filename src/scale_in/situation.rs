@@ -140,6 +140,11 @@ impl Situation<'_> {
         node_patch::of_scale_in(&self.marks()).next().is_some()
     }
 
+    /// Whether AWS was told to terminate the instance, by a record that need not be there any more.
+    pub(super) fn is_marked_told(&self) -> bool {
+        self.marks().contains(&Mark::Told)
+    }
+
     /// Restores missing marks of the scale-in and keeps the taint fresh.
     pub(super) fn keep_marked(&self, plan: &mut Plan) {
         // In the warm pool, perhaps for days, it is no node.

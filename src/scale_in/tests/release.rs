@@ -640,6 +640,23 @@ fn what_an_earlier_run_told_aws_outlives_the_record_that_says_so() {
         scene.plan();
         assert_eq!(spec(&scene).0, is_closed, "at {second}");
     }
+    // And where the next run finds no annotation, from when it does; gone from its group, until it is plain that the machine lives on.
+    let (seen_at, lives_on) = (10, 10 + 30 * 60);
+    for (is_gone, opens_at) in [(false, 355), (true, lives_on)] {
+        let mut scene = noted();
+        scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+        scene.memory = Memory::default();
+        for (second, is_closed) in [(seen_at, true), (opens_at - 1, true), (opens_at, false)] {
+            scene.now = at(second);
+            seen_now(&mut scene, Lifecycle::InService);
+            if is_gone {
+                scene.instance = Membership::Elsewhere { seen: scene.now };
+            }
+            scene.plan();
+            assert_eq!(spec(&scene).0, is_closed, "at {second}, gone: {is_gone}");
+        }
+        assert_eq!(scene.view().marks, None);
+    }
     // Or writes over it: AWS is told anew only after that.
     let mut scene = noted().annotated("now");
     let told = (3..400).find(|second| {
