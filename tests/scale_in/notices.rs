@@ -321,6 +321,22 @@ async fn a_machine_that_somebody_stops_is_closed_at_once_and_replaced_by_its_gro
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_a_machine_stops_counts_though_the_last_description_leaves_it_out() {
+    // Its group does not look after it.
+    let (scene, url) = quick_scene_of(group(2).suspended("ReplaceUnhealthy"), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    let left_out = Trouble::Without(machine.instance.clone());
+    let describe = Which::of(&[Operation::DescribeAutoScalingGroups]);
+    scene.world.aws.trouble(describe.lasting(seconds(75)), left_out);
+    scene.pass_some(seconds(65)).await;
+    scene.world.aws.kill_machine(&machine.instance, Death::Stopped);
+    scene.pass_some(seconds(120)).await;
+    assert_eq!(causes(&scene.world, &machine), ["state-change"]);
+    assert!(is_empty(&scene.world, &url));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_recommended_rebalance_closes_the_node_for_an_hour_and_drains_nothing() {
     let (scene, url) = scene_of(group(1), config()).await;
     let machine = scene.first();

@@ -331,15 +331,12 @@ impl Inbox {
     }
 
     /// Whether the instance has been started since AWS told that it stops: its group has taken it out of the warm pool, whose stops are no
-    /// news of a node.
+    /// news of a node. Without a pool, a description has left it out, or was from before it.
     fn has_started_since(&self, notice: &Notice, instance: &InstanceId, snapshot: &Snapshot) -> bool {
-        let was_another = || self.stopped.get(instance).is_some_and(|at| notice.at <= *at);
-        let is_coming = || {
-            snapshot.instance(instance).is_some_and(|(group, found)| {
-                group.asg.warm_pool.is_some() && found.lifecycle == Lifecycle::Pending
-            })
-        };
-        notice.news == News::StateChange && (was_another() || is_coming())
+        let pooled = snapshot.instance(instance).filter(|(group, _)| group.asg.warm_pool.is_some());
+        let was_in_it = || self.stopped.get(instance).is_some_and(|at| notice.at <= *at);
+        let is_out = |lifecycle| lifecycle == Lifecycle::Pending || was_in_it();
+        notice.news == News::StateChange && pooled.is_some_and(|(_, found)| is_out(found.lifecycle))
     }
 
     /// The instances about which everything is done that the message asks for. It may have come again.
