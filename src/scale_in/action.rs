@@ -95,6 +95,13 @@ pub enum Action {
         /// EC2 instance id.
         instance: InstanceId,
     },
+    /// Send a heartbeat for an instance that is not held yet, which tells whether AWS lets any through.
+    Heartbeat {
+        /// The hook.
+        hook: Hook,
+        /// EC2 instance id.
+        instance: InstanceId,
+    },
     /// Let another process lead: our own pod is on the node.
     HandOver,
     /// Tell others by conditions of the Node how far its drain is.

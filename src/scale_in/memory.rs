@@ -64,6 +64,8 @@ pub enum Task {
     Terminate,
     /// Completing the lifecycle hook.
     Complete,
+    /// Finding out whether AWS lets heartbeats through.
+    Heartbeat,
     /// Letting another process lead.
     HandOver,
     /// Deleting the Node.
@@ -204,6 +206,7 @@ impl Task {
             Action::Refresh => Self::Refresh,
             Action::Terminate { .. } => Self::Terminate,
             Action::CompleteHook { .. } => Self::Complete,
+            Action::Heartbeat { .. } => Self::Heartbeat,
             Action::HandOver => Self::HandOver,
             Action::DeleteNode { .. } => Self::Delete,
             Action::GiveUpReplacement { .. } | Action::Announce(_) | Action::AnnouncePod { .. } => {

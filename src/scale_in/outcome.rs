@@ -76,6 +76,7 @@ pub(super) enum Outcome {
     },
     Reported(DrainState, Result<Box<NodeView>, ApiError>),
     Refreshed,
+    HeartbeatSent,
     GivenUp,
     HandedOver,
     /// The Node is deleted, or not. `overtaken`: only because it was another one by then.

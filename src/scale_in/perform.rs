@@ -85,6 +85,12 @@ pub(super) fn perform(
             Outcome::Completed { hook, instance, result }
         }
         .boxed(),
+        Action::Heartbeat { hook, instance } => async move {
+            let beat = shared.aws.heartbeat(&hook.group, &hook.name, &instance).await;
+            shared.holds.note_beat(&hook.group, &beat, shared.clock.now());
+            Outcome::HeartbeatSent
+        }
+        .boxed(),
         Action::Report(state) => async move {
             let reported = shared.cluster.report_drain(&node, state, shared.clock.wall()).await;
             Outcome::Reported(state, reported.map(Box::new))

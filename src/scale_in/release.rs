@@ -50,6 +50,9 @@ const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// A list of the node's pods counts for so long.
 const LISTED_FOR: SignedDuration = SignedDuration::from_secs(5);
 
+/// Where AWS has denied a heartbeat, no instance is to be held. After this time one more is sent.
+const DENIED_FOR: SignedDuration = SignedDuration::from_mins(5);
+
 /// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
 /// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
@@ -218,7 +221,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
         // Noted by one who does not lead any more when it is to be sent, it would be taken for sent, for minutes.
         if let Some(until) = s.others_may_lead_until().filter(|_| s.is_our_own_node()) {
             plan.wake(until);
-        } else {
+        } else if may_be_kept(s, record, plan) {
             announce_refusal(s, record, plan);
             terminate(s, record, group, *seen, plan);
         }
@@ -226,14 +229,28 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     record.clone()
 }
 
-/// Whether our hook is to hold the instance while it drains. Not a retained one: a hook would hold it again, for a limited time. Nor one that
-/// is being detached, which is none of the group's. Nor beside another's hook, whose owner would drain it by other rules as soon as it is held.
-/// Nor where it would hold for one time-out.
+/// Whether AWS lets heartbeats through, as far as is known. Where it has denied one, one for this instance tells after a while: AWS looks at
+/// rights first, and too early it does no harm. It comes before the termination is noted: another leader would take the note for sent.
+fn may_be_kept(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let (Some(denied_at), Some(hook)) = (s.heartbeats_denied_at, s.hook.ours()) else { return true };
+    let again = later(denied_at, DENIED_FOR);
+    if again > s.now {
+        plan.wake(again);
+    } else {
+        let (hook, instance) = (hook.clone(), record.instance.clone());
+        s.attempt(plan, &Task::Heartbeat, || Action::Heartbeat { hook, instance });
+    }
+    false
+}
+
+/// Whether our hook is to hold the instance while it drains, if AWS lets heartbeats through. Not a retained one: a hook would hold it again,
+/// for a limited time. Nor one that is being detached, which is none of the group's. Nor beside another's hook, whose owner would drain it
+/// by other rules as soon as it is held.
 fn is_to_be_held(s: &Situation<'_>, record: &Record) -> bool {
     let is_ours_alone =
         matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false, .. }));
     let may_be = matches!(&s.instance, Membership::In { lifecycle, .. } if !matches!(lifecycle, Lifecycle::Retained | Lifecycle::Detaching));
-    is_ours_alone && may_be && !s.heartbeats_denied && record.release != Release::CompleteHook
+    is_ours_alone && may_be && record.release != Release::CompleteHook
 }
 
 /// Until when it is not to hold it yet: it would end the drain long before AWS ends the machine.
@@ -244,7 +261,8 @@ fn not_held_before(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
 
 /// The limit of a drain that begins: where our hook is about to hold the instance, the one that it then has.
 pub(super) fn expected_limit(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    if is_to_be_held(s, record) && not_held_before(s, record).is_none() {
+    let is_held = is_to_be_held(s, record) && s.heartbeats_denied_at.is_none();
+    if is_held && not_held_before(s, record).is_none() {
         return deadline::limit(s.our_limit, record, s.held_by());
     }
     record.release_by

@@ -32,6 +32,9 @@ const LISTED_ANEW: SignedDuration = SignedDuration::from_secs(1);
 /// A requested refresh has begun within this time.
 const REFRESH: SignedDuration = SignedDuration::from_secs(5);
 
+/// A heartbeat of which AWS has not said whether it lets any through is followed by another one after this time.
+const HEARTBEAT: SignedDuration = SignedDuration::from_secs(5);
+
 impl Worker {
     pub(super) fn remember(&mut self, outcome: Outcome) {
         let now = self.shared.clock.now();
@@ -85,6 +88,7 @@ impl Worker {
             }
             Outcome::Reported(state, result) => self.hear_of_report(state, result.map(|node| *node)),
             Outcome::Refreshed => self.memory.put_off(&Task::Refresh, now, REFRESH),
+            Outcome::HeartbeatSent => self.memory.put_off(&Task::Heartbeat, now, HEARTBEAT),
             Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
             Outcome::NodeDeleted { overtaken } => {
                 let pause = if overtaken { OVERTAKEN } else { NODE_STAYS };

@@ -40,7 +40,6 @@ pub enum Turn {
 }
 
 /// Everything a plan depends on.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Situation<'a> {
     /// Now, by our clock that never steps.
     pub now: Timestamp,
@@ -92,8 +91,9 @@ pub struct Situation<'a> {
     pub instance: Membership,
     /// The group's lifecycle hooks.
     pub hook: HookState,
-    /// Whether AWS denies heartbeats for the group's instances: the hook holds none for longer than its time-out.
-    pub heartbeats_denied: bool,
+    /// When AWS denied a heartbeat for an instance of the group last, if it has let none through since: the hook holds none for longer than
+    /// its time-out.
+    pub heartbeats_denied_at: Option<Timestamp>,
     /// How long AWS holds the instance; `None` while unknown.
     pub held: Option<Span>,
     /// What AWS has told of the instance's end.

@@ -9,7 +9,7 @@ use super::context::{Shared, leaves, will_decrement};
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;
-use crate::aws::{AwsError, Hook, Instance, Operation};
+use crate::aws::{AwsError, Instance, Operation};
 use crate::clock::{elapsed, later};
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::sizes::Leaves;
@@ -101,25 +101,14 @@ pub(super) async fn retained(shared: &Shared, group: GroupName, instance: Instan
 /// it by other rules. Errors: `None` if it is not so, AWS's error if AWS did not say.
 async fn is_held_by_ours_alone(shared: &Shared, one: &Termination) -> Result<(), Option<AwsError>> {
     match shared.hooks.of_now(&one.group).await {
-        Ok(TerminatingHooks { ours: Some(hook), others: false, .. })
-            if may_be_kept(shared, one, &hook).await =>
+        Ok(TerminatingHooks { ours: Some(_), others: false, .. })
+            if shared.holds.heartbeats_denied_at(&one.group).is_none() =>
         {
             Ok(())
         }
         Ok(_) => Err(None),
         Err(error) => Err(Some(error)),
     }
-}
-
-/// Whether AWS lets heartbeats through for the group's instances, as far as is known. Where it has denied one, one for this instance tells:
-/// too early, it does no harm.
-async fn may_be_kept(shared: &Shared, one: &Termination, hook: &Hook) -> bool {
-    let is_denied = || shared.holds.heartbeats_denied_at(&one.group).is_some();
-    if is_denied() {
-        let beat = shared.aws.heartbeat(&one.group, &hook.name, &one.instance).await;
-        shared.holds.note_beat(&one.group, &beat, shared.clock.now());
-    }
-    !is_denied()
 }
 
 async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> Result<(), AwsError> {

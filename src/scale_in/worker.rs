@@ -44,9 +44,6 @@ use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
-/// Where AWS has denied a heartbeat, no instance is to be held for so long. Then one more is tried before.
-const DENIED_FOR: SignedDuration = SignedDuration::from_mins(5);
-
 /// Pause before another plan where the last one asks for one at once.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
@@ -86,7 +83,7 @@ struct Observed {
     instance: Membership,
     our_limit: OurLimit,
     hook: HookState,
-    heartbeats_denied: bool,
+    heartbeats_denied_at: Option<Timestamp>,
     /// The other Nodes that name the instance.
     beside: Vec<Arc<NodeView>>,
     speaks: bool,
@@ -272,7 +269,7 @@ impl Worker {
             notices: &notices,
             instance: look.instance,
             hook: look.hook,
-            heartbeats_denied: look.heartbeats_denied,
+            heartbeats_denied_at: look.heartbeats_denied_at,
             memory: &self.memory,
         };
         let plan = plan(&situation);
@@ -353,8 +350,7 @@ impl Worker {
         let our_limit = group
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
-        let denied_at = group.and_then(|group| self.shared.holds.heartbeats_denied_at(group));
-        let heartbeats_denied = denied_at.is_some_and(|at| later(at, DENIED_FOR) > now);
+        let heartbeats_denied_at = group.and_then(|group| self.shared.holds.heartbeats_denied_at(group));
         let (beside, speaks) = self.beside(node);
         Observed {
             now,
@@ -364,7 +360,7 @@ impl Worker {
             instance,
             our_limit,
             hook,
-            heartbeats_denied,
+            heartbeats_denied_at,
             beside,
             speaks,
         }

@@ -11,7 +11,7 @@ use tracing::Level;
 
 use crate::clusters::{OURS, of_ours};
 use crate::journal_queries::{
-    a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, longest_silence, notes,
+    a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, longest_silence, notes, records,
     terminations,
 };
 use crate::scene::{Cause, Scene, group, held_group, seconds};
@@ -55,6 +55,8 @@ async fn where_aws_denies_heartbeats_no_node_is_terminated_before_its_drain_unti
     let beats = scene.world.aws.calls(Operation::RecordLifecycleActionHeartbeat) - beats;
     assert!((1..=3).contains(&beats), "tried anew {beats} times in eleven minutes");
     assert!(terminations(&scene.world, &machine).is_empty(), "drained first");
+    let noted = |record: &String| record.contains("terminateAt");
+    assert!(!records(&scene.world, &machine).iter().any(noted), "another leader would take it for sent");
     scene.until_gone(&machine).await;
     assert!(has_exited(&scene.world, "api") && !a_hook_timed_out(&scene.world));
     scene.assert_left_well(&machine);

@@ -223,7 +223,7 @@ impl<'a> Model<'a> {
             permit: &|| Permit::Granted,
             instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },
             hook: self.hook.clone(),
-            heartbeats_denied: false,
+            heartbeats_denied_at: None,
             held: self.held_since.map(|since| Span { since, at_the_latest: false, ends: None }),
             expected: None,
             notices: &[],
@@ -304,6 +304,7 @@ impl<'a> Model<'a> {
             Action::Report(_) => self.memory.failed(&Task::Report, now, Some(NEVER)),
             Action::Guard { uid, .. } => self.memory.failed(&Task::Guard(uid), now, Some(NEVER)),
             Action::ListPods { .. }
+            | Action::Heartbeat { .. }
             | Action::GiveUpReplacement { .. }
             | Action::Announce(_)
             | Action::AnnouncePod { .. } => {}

@@ -333,7 +333,7 @@ impl Scene {
             },
             instance: self.instance.clone(),
             hook: self.hook.clone(),
-            heartbeats_denied: false,
+            heartbeats_denied_at: None,
             held: self.held_since.map(|since| Span {
                 since,
                 at_the_latest: self.held_at_the_latest,

@@ -332,7 +332,7 @@ impl World {
             permit: &|| Permit::Granted,
             instance,
             hook: HookState::Known(TerminatingHooks { ours, ..TerminatingHooks::default() }),
-            heartbeats_denied: false,
+            heartbeats_denied_at: None,
             held: Some(Span { since: at(0), at_the_latest: false, ends: None }),
             expected: None,
             notices: &[],
