@@ -21,8 +21,8 @@ const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// Longest wait for the successor of a DaemonSet pod that is replaced, and for what it has to read.
 const SUCCESSOR_WAIT: SignedDuration = SignedDuration::from_secs(120);
 
-/// The node's pods are looked for again after this time while they are being listed. So long before the release they are, so that it
-/// waits for no answer.
+/// The node's pods are listed so long before the release, so that it waits for no answer. The flush of a node whose list has not come lasts so
+/// much longer, as far as anybody can say.
 const LISTED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// After this many failed requests in a row (15 s, by the pauses between them) a DaemonSet pod counts as one that cannot be asked to go:
@@ -72,25 +72,35 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(successor) = s.memory.rolled.until(flush_time) {
         until = until.max(successor.min(flushed.max(record.phase_since) + SUCCESSOR_WAIT));
     }
-    let list_at = later(until, -LISTED_WITHIN);
-    if s.is_relisting {
-        // Who is bound to the node meanwhile is known only when that is done.
-        until = until.max(later(s.now, LISTED_WITHIN));
-        release::announce_unlisted(s, record, plan);
-    } else if list_at > s.now {
-        plan.wake(list_at);
-    } else if !release::is_listed_before(&Task::Node, s, record, plan) {
+    let is_listed = is_listed_for(until, s, record, plan);
+    if !is_listed {
         until = until.max(later(s.now, LISTED_WITHIN));
     }
-    if let Some(hard) = hard {
-        until = until.min(hard);
-    }
+    until = hard.map_or(until, |hard| until.min(hard));
     if until <= s.now {
         return release::begin(s, record, events::releasing(&record.instance, s.attachments), plan);
     }
     plan.phase_until = Some(until);
-    plan.wake(until);
+    // A list that comes has this planned anew: none does where another leads.
+    if let Some(at) = if is_listed { Some(until) } else { hard } {
+        plan.wake(at);
+    }
     drain::announce_slow(s, record, plan);
+}
+
+/// Whether the node's pods are listed for a release at `until`, or need not be yet.
+fn is_listed_for(until: Timestamp, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let list_at = later(until, -LISTED_WITHIN);
+    if s.is_relisting {
+        // Who is bound to the node meanwhile is known only when that is done.
+        release::announce_unlisted(s, record, plan);
+        return false;
+    }
+    if list_at > s.now {
+        plan.wake(list_at);
+        return true;
+    }
+    release::is_listed_before(&Task::Node, s, record, plan)
 }
 
 /// Until when connections may come through load balancers; `None`: none do. Their time counts from the write that began the

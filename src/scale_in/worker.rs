@@ -165,7 +165,8 @@ impl Worker {
                 // There are thousands of changes in a minute when many nodes drain: one for each eviction that they cover.
                 Ok(()) = budgets.changed(), if self.memory.is_blocked_by_a_budget() => {}
                 Ok(()) = daemon_sets.changed() => {}
-                Ok(()) = attachments.changed() => {}
+                // Of all nodes of the cluster.
+                Ok(()) = attachments.changed(), if self.is_flushing() => {}
                 Ok(()) = holds.changed() => {}
                 Ok(()) = hooks.changed() => {}
                 Ok(()) = notices.changed() => {}
@@ -176,6 +177,12 @@ impl Worker {
             self.take_in_what_is_there(&mut watches);
             let _ = (follow.notified().now_or_never(), eviction_slot_free.notified().now_or_never());
         }
+    }
+
+    /// Whether the node is in the phase that waits for volumes.
+    fn is_flushing(&self) -> bool {
+        let record = self.instance.as_ref().and_then(|instance| self.memory.claims.record_of(instance));
+        record.is_some_and(|record| record.phase == Phase::Flushing)
     }
 
     /// Takes in every outcome and every event that is there: one plan is made of all.

@@ -493,7 +493,13 @@ fn nothing_is_released_before_its_pods_are_listed_but_at_the_deadline() {
     assert!(!lists(&plan), "while it flushes");
     assert_eq!(plan.wake_at, Some(at(4)));
     scene.now = at(4);
-    assert!(lists(&scene.plan()), "so early that the answer is there when the flush ends");
+    let plan = scene.plan();
+    assert!(lists(&plan), "so early that the answer is there when the flush ends");
+    assert_eq!(
+        plan.wake_at,
+        Some(at(55)),
+        "nothing but the answer changes the plan, and who does not lead gets none"
+    );
     for second in [5, 20, 54] {
         scene.now = at(second);
         scene.plan();
