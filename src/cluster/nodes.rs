@@ -297,8 +297,8 @@ impl Inner {
 
     /// Notifies the followers of a Node, and of the other Nodes of its instance.
     fn touch(&mut self, node: &NodeView) {
-        let beside = node.instance.as_ref().and_then(|instance| self.by_instance.get(instance));
-        for name in beside.into_iter().flatten().chain([&node.name]) {
+        let twins = node.instance.as_ref().and_then(|instance| self.by_instance.get(instance));
+        for name in twins.into_iter().flatten().chain([&node.name]) {
             self.dirty.insert(name.clone());
             if let Some(waiting) = self.waiting.get(name) {
                 waiting.notify_one();

@@ -269,7 +269,7 @@ mod tests {
             false
         }
 
-        fn is_beside(&self, _: &NodeName, _: &InstanceId) -> bool {
+        fn is_secondary(&self, _: &NodeName, _: &InstanceId) -> bool {
             false
         }
 

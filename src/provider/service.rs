@@ -167,14 +167,14 @@ impl Provider {
     fn group_for_node(&self, node: Option<&NamedNode>) -> Result<NodeGroup, RpcError> {
         let view = self.view()?;
         let (name, provider_id) = node.map_or(("", ""), |node| (&node.name, &node.provider_id));
-        let is_beside = |id: &ProviderId| match id {
-            ProviderId::Instance { instance, .. } => self.scale_ins.is_beside(&name.into(), instance),
+        let is_secondary = |id: &ProviderId| match id {
+            ProviderId::Instance { instance, .. } => self.scale_ins.is_secondary(&name.into(), instance),
             ProviderId::Placeholder { .. } => false,
         };
         let owner = provider_id
             .parse::<ProviderId>()
             .ok()
-            .filter(|provider_id| !is_beside(provider_id))
+            .filter(|provider_id| !is_secondary(provider_id))
             .and_then(|provider_id| answers::owner(&view, &provider_id, &*self.scale_ins));
         if owner.is_none() {
             tracing::debug!(provider_id, "a node that is not of our groups");

@@ -106,19 +106,19 @@ pub struct Shared {
     pub stop: CancellationToken,
 }
 
-/// The Node that speaks for an instance.
-pub(super) fn speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
-    speaker_of(&nodes.of_instance(instance), instance).cloned()
+/// The primary Node of an instance.
+pub(super) fn primary(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
+    primary_of(&nodes.of_instance(instance), instance).cloned()
 }
 
 /// The same if any Node of the instance is marked to go; of most, none is.
-fn marked_speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
-    nodes.is_marked(instance).then(|| speaker(nodes, instance))?
+fn marked_primary(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
+    nodes.is_marked(instance).then(|| primary(nodes, instance))?
 }
 
-/// Which of the Nodes of an instance speaks for it: the one with its record, else one with a request, else the one most likely
+/// Which of the Nodes of an instance is the primary one: the one with its record, else one with a request, else the one most likely
 /// the machine's own.
-pub(super) fn speaker_of<'a>(all: &'a [Arc<NodeView>], instance: &InstanceId) -> Option<&'a Arc<NodeView>> {
+pub(super) fn primary_of<'a>(all: &'a [Arc<NodeView>], instance: &InstanceId) -> Option<&'a Arc<NodeView>> {
     let rank = |node: &NodeView| match node.record.as_deref().map(Annotation::written) {
         Some(Written::Record(record)) if record.instance == *instance => 0,
         Some(Written::Request(_)) => 1,
@@ -130,8 +130,8 @@ pub(super) fn speaker_of<'a>(all: &'a [Arc<NodeView>], instance: &InstanceId) ->
     }
 }
 
-/// All Nodes that name a Node's instance, itself among them.
-pub(super) fn twins_of(shared: &Shared, node: &NodeView) -> Vec<Arc<NodeView>> {
+/// A Node and its twins: all that name its instance.
+pub(super) fn with_twins(shared: &Shared, node: &NodeView) -> Vec<Arc<NodeView>> {
     node.instance.as_ref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default()
 }
 
@@ -184,7 +184,7 @@ pub(super) fn may_lose(nodes: &Nodes, group: &AutoScalingGroup, instance: &Insta
 
 /// Whether a scale-in of the instance is accepted that will lower the desired capacity.
 pub(super) fn will_decrement(nodes: &Nodes, instance: &InstanceId) -> bool {
-    marked_speaker(nodes, instance).is_some_and(|node| {
+    marked_primary(nodes, instance).is_some_and(|node| {
         node.scale_in().is_some_and(|record| record.release == Release::TerminateAndDecrement)
     })
 }
@@ -198,7 +198,7 @@ pub(super) fn unidentified_node(nodes: &Nodes, instances: &[Instance]) -> Option
 
 /// Whether a scale-in of this instance of the group is under way.
 pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId) -> bool {
-    marked_speaker(nodes, instance)
+    marked_primary(nodes, instance)
         .is_some_and(|node| node.scale_in().is_some_and(|record| record.group == *group))
 }
 
@@ -212,7 +212,7 @@ pub(super) fn leaves(
     instance: &Instance,
     described: impl FnOnce() -> Option<Timestamp>,
 ) -> Leaves {
-    let Some(node) = marked_speaker(nodes, &instance.id) else { return Leaves::No };
+    let Some(node) = marked_primary(nodes, &instance.id) else { return Leaves::No };
     match node.scale_in().filter(|record| record.group == *group) {
         Some(record) if is_on_its_way_in(record, instance.lifecycle, described) => Leaves::No,
         Some(record) if record.release == Release::TerminateAndDecrement => Leaves::WithDecrement,
@@ -257,7 +257,7 @@ pub(super) fn membership(snapshot: Option<&Snapshot>, node: &NodeView) -> Member
     })
 }
 
-/// Whether a Node needs a worker, now or when something changes. `twins`: the Nodes of its instance, with or without itself.
+/// Whether a Node needs a worker, now or when something changes. `twins`: its twins, with or without itself.
 pub(super) fn needs_worker(
     shared: &Shared,
     node: &NodeView,

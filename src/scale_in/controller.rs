@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument;
 
-use super::context::{Shared, membership, needs_worker, twins_of};
+use super::context::{Shared, membership, needs_worker, with_twins};
 use super::heartbeat;
 use super::load_balancers;
 use super::notices;
@@ -64,7 +64,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
                 let instance = membership(snapshot.as_deref(), &node);
                 // Of an instance without a mark no Node has a record.
                 let is_marked = node.instance.as_ref().is_some_and(|id| shared.nodes.is_marked(id));
-                let twins = if is_marked { twins_of(&shared, &node) } else { Vec::new() };
+                let twins = if is_marked { with_twins(&shared, &node) } else { Vec::new() };
                 needs_worker(&shared, &node, &twins, &instance)
             };
             if !workers.has(&node.name) && needs_one() {

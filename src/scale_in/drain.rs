@@ -15,7 +15,7 @@ use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
 use super::memory::{Obstacle, Task};
 use super::record::{Phase, Record};
-use super::situation::{SPOKEN_FOR_WITHIN, Situation};
+use super::situation::{Situation, TWINS_CONFIRM_WITHIN};
 use super::waiting::{WaitReason, Waiting};
 use super::{events, order, release};
 use crate::clock::later;
@@ -63,7 +63,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(limit) = limit {
         plan.wake(limit);
     }
-    let lost = s.beside.iter().map(Arc::as_ref).chain([s.node]).filter_map(|node| s.lost_at(node));
+    let lost = s.twins.iter().map(Arc::as_ref).chain([s.node]).filter_map(|node| s.lost_at(node));
     for end in s.settings.patience_ends(&record).into_iter().chain(lost).filter(|end| *end > s.now) {
         plan.wake(end);
     }
@@ -289,8 +289,8 @@ fn wait_for_exit(
         plan.wake(overdue);
         return WaitReason::Exiting(s.theirs(until));
     }
-    if !s.beside.is_empty() {
-        plan.wake(later(until, SPOKEN_FOR_WITHIN));
+    if !s.twins.is_empty() {
+        plan.wake(later(until, TWINS_CONFIRM_WITHIN));
     }
     WaitReason::Overdue(s.theirs(until))
 }

@@ -12,7 +12,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::context::{our_limit, speaker, will_decrement};
+use super::context::{our_limit, primary, will_decrement};
 use super::held_since::Holds;
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
@@ -49,7 +49,7 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether this Node names an instance that belongs to another Node: a kubelet came back under another name, or
     /// somebody made the Node up. Such a Node is in no group, or cluster-autoscaler would delete the machine because
     /// this Node is empty or not Ready.
-    fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool;
+    fn is_secondary(&self, node: &NodeName, instance: &InstanceId) -> bool;
 
     /// The provider id of this instance as its Node has it, where that is not written as the AWS cloud provider writes them, or no `zone` is
     /// known to write it with.
@@ -238,7 +238,7 @@ impl Intents {
 
 impl ScaleIns for Intents {
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
-        speaker(&self.nodes, instance).map(|node| node.name.clone())
+        primary(&self.nodes, instance).map(|node| node.name.clone())
     }
 
     fn unidentified_node(&self, group: &AutoScalingGroup) -> Option<NodeName> {
@@ -257,9 +257,9 @@ impl ScaleIns for Intents {
         noted.or_else(|| since.map(unwatched)).is_some_and(|until| until > now)
     }
 
-    fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
+    fn is_secondary(&self, node: &NodeName, instance: &InstanceId) -> bool {
         self.nodes.has_twins(instance)
-            && speaker(&self.nodes, instance).is_some_and(|speaker| speaker.name != *node)
+            && primary(&self.nodes, instance).is_some_and(|primary| primary.name != *node)
     }
 
     fn provider_id(&self, instance: &InstanceId, zone: &str) -> Option<String> {
@@ -275,7 +275,7 @@ impl ScaleIns for Intents {
     }
 
     fn lacks_its_gpu(&self, instance: &InstanceId) -> bool {
-        speaker(&self.nodes, instance).is_some_and(|node| devices::lacks_its_gpu(&node))
+        primary(&self.nodes, instance).is_some_and(|node| devices::lacks_its_gpu(&node))
     }
 
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Plan;
-use super::context::{Shared, TurnsGiven, may_lose, speaker};
+use super::context::{Shared, TurnsGiven, may_lose, primary};
 use super::events;
 use super::notices::is_far;
 use super::record::{Annotation, Cause, Record, Release, Written};
@@ -159,7 +159,7 @@ impl Queue<'_> {
 
     /// What the Node of an instance says; `None` without one.
     fn says(&self, instance: &Instance) -> Option<(NodeName, Says)> {
-        let node = speaker(self.nodes, &instance.id)?;
+        let node = primary(self.nodes, &instance.id)?;
         let says = match node.record.as_deref().map(Annotation::written) {
             Some(Written::Record(record)) if took_a_turn(record) => Says::UnderWay,
             Some(Written::Request(request))

@@ -26,8 +26,8 @@ use crate::k8s::{GroupName, InstanceId, names};
 /// What to do for the node now.
 pub fn plan(s: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
-    if !s.speaks {
-        twins::beside(s, &mut plan);
+    if !s.is_primary {
+        twins::secondary(s, &mut plan);
         guard::guard(s, &mut plan);
         return plan;
     }

@@ -440,8 +440,8 @@ pub(super) fn is_listed_before(task: &Task, s: &Situation<'_>, record: &Record, 
     if s.memory.tries(&Task::ListPods).is_some_and(|tries| tries.failures > 0) {
         announce_unlisted(s, record, plan);
     }
-    let beside = s.beside.iter().filter(|_| s.speaks);
-    let nodes = beside.map(|node| &node.name).chain([&s.node.name]).cloned().collect();
+    let twins = s.twins.iter().filter(|_| s.is_primary);
+    let nodes = twins.map(|node| &node.name).chain([&s.node.name]).cloned().collect();
     s.attempt(plan, &Task::ListPods, || Action::ListPods { nodes });
     false
 }

@@ -55,11 +55,11 @@ pub struct Situation<'a> {
     pub settings: &'a Settings,
     /// The Node.
     pub node: &'a NodeView,
-    /// Other Nodes that name the same instance.
-    pub beside: &'a [Arc<NodeView>],
-    /// Whether this Node speaks for the instance, rather than one beside it.
-    pub speaks: bool,
-    /// Pods on the node and on those beside it, by UID; `None` until listed.
+    /// Its twins: other Nodes that name the same instance.
+    pub twins: &'a [Arc<NodeView>],
+    /// Whether this Node is the primary one, rather than one of those.
+    pub is_primary: bool,
+    /// Pods on the node and, if it is the primary one, on its twins, by UID; `None` until listed.
     pub pods: Option<&'a BTreeMap<String, PodView>>,
     /// Whether their watch broke or has lost its place, and they are listed anew: some may have come or gone meanwhile.
     pub is_relisting: bool,
@@ -221,10 +221,10 @@ impl Situation<'_> {
         let Some(ended) = self.grace_ends(pod) else { return false };
         let within = if self.is_silent(self.node_of(pod)) {
             CONFIRMED_WITHIN
-        } else if self.beside.is_empty() {
+        } else if self.twins.is_empty() {
             return false;
         } else {
-            SPOKEN_FOR_WITHIN
+            TWINS_CONFIRM_WITHIN
         };
         later(ended, within) <= self.now
     }
@@ -236,7 +236,7 @@ impl Situation<'_> {
 
     /// The Node that a pod is on.
     fn node_of(&self, pod: &PodView) -> &NodeView {
-        self.beside.iter().find(|node| node.name == pod.node).map_or(self.node, Arc::as_ref)
+        self.twins.iter().find(|node| node.name == pod.node).map_or(self.node, Arc::as_ref)
     }
 
     /// Pods that must leave before the flush.
@@ -296,7 +296,7 @@ impl Situation<'_> {
             let is_dead = node.ready == Ready::Unknown && self.is_for_itself(node);
             is_dead.then(|| later(since, CONFIRMED_WITHIN))
         };
-        let mut nodes = self.beside.iter().map(Arc::as_ref).chain([self.node]);
+        let mut nodes = self.twins.iter().map(Arc::as_ref).chain([self.node]);
         nodes.try_fold(Timestamp::MIN, |latest, node| Some(dead_from(node)?.max(latest)))
     }
 
@@ -390,4 +390,4 @@ const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Of several Nodes that name one instance, at most one has a kubelet; the others may be Ready because somebody says so.
 /// There, a pod counts as ended this long after its grace, when a kubelet would have killed it.
-pub(super) const SPOKEN_FOR_WITHIN: SignedDuration = SignedDuration::from_mins(5);
+pub(super) const TWINS_CONFIRM_WITHIN: SignedDuration = SignedDuration::from_mins(5);

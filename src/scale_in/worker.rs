@@ -19,8 +19,8 @@ use tracing::Span;
 use super::action::{Action, Plan};
 use super::class::flush_time;
 use super::context::{
-    Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, speaker_of, targets,
-    twins_of,
+    Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, primary_of, targets,
+    with_twins,
 };
 use super::deadline::OurLimit;
 use super::events::{Reason, ScaleInEvent};
@@ -85,14 +85,14 @@ struct Observed {
     hook: HookState,
     heartbeats_denied_at: Option<Timestamp>,
     /// The other Nodes that name the instance.
-    beside: Vec<Arc<NodeView>>,
-    speaks: bool,
+    twins: Vec<Arc<NodeView>>,
+    is_primary: bool,
 }
 
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) name: NodeName,
-    /// This Node, and those beside it whose pods count.
+    /// This Node, and its twins whose pods count.
     pub(super) nodes: BTreeSet<NodeName>,
     pub(super) pods: Pods,
     /// When the last list came that had no pod beside those that the watches have shown.
@@ -235,8 +235,8 @@ impl Worker {
             leads_since: self.shared.leadership.leads_since(),
             settings: &self.shared.settings,
             node: &node,
-            beside: &look.beside,
-            speaks: look.speaks,
+            twins: &look.twins,
+            is_primary: look.is_primary,
             pods: is_listed.then_some(&*pods),
             is_relisting,
             listed_at: self.listed_at,
@@ -280,14 +280,14 @@ impl Worker {
             memory: &self.memory,
         };
         let plan = plan(&situation);
-        if let Some(instance) = node.instance.as_ref().filter(|_| look.speaks) {
+        if let Some(instance) = node.instance.as_ref().filter(|_| look.is_primary) {
             let record = self.memory.claims.record_of(instance);
             let is_in_phase = record.is_some_and(|record| record.phase == Phase::Releasing);
             // A workload that has come meanwhile, or may have, leaves first.
             let is_releasing = is_in_phase && plan.occupied == Some(false) && !is_relisting;
             self.shared.holds.note_releasing(instance, is_releasing, now);
         }
-        let wanted = needs_worker(&self.shared, &node, &look.beside, &situation.instance);
+        let wanted = needs_worker(&self.shared, &node, &look.twins, &situation.instance);
         drop(pods);
         if !wants_evictions.get() {
             self.shared.eviction_rate.leave(&self.name);
@@ -358,7 +358,7 @@ impl Worker {
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
         let heartbeats_denied_at = group.and_then(|group| self.shared.holds.heartbeats_denied_at(group));
-        let (beside, speaks) = self.beside(node);
+        let (twins, is_primary) = self.twins(node);
         Observed {
             now,
             ahead,
@@ -368,24 +368,24 @@ impl Worker {
             our_limit,
             hook,
             heartbeats_denied_at,
-            beside,
-            speaks,
+            twins,
+            is_primary,
         }
     }
 
-    /// The other Nodes that name the instance, and whether this one speaks for it. If so, their pods count too.
-    fn beside(&mut self, node: &NodeView) -> (Vec<Arc<NodeView>>, bool) {
-        let mut twins = twins_of(&self.shared, node);
-        let speaker = node.instance.as_ref().and_then(|instance| speaker_of(&twins, instance));
-        let speaks = speaker.is_none_or(|speaker| speaker.name == self.name);
+    /// Its twins, and whether this Node is the primary one. If so, their pods count too.
+    fn twins(&mut self, node: &NodeView) -> (Vec<Arc<NodeView>>, bool) {
+        let mut twins = with_twins(&self.shared, node);
+        let primary = node.instance.as_ref().and_then(|instance| primary_of(&twins, instance));
+        let is_primary = primary.is_none_or(|primary| primary.name == self.name);
         twins.retain(|twin| twin.name != self.name);
         // Pods outlive a deleted Node.
         let is_gone = |name: &NodeName| self.shared.nodes.get(name).is_none();
         self.nodes.retain(|name| *name == self.name || is_gone(name));
-        if speaks {
+        if is_primary {
             self.nodes.extend(twins.iter().map(|twin| twin.name.clone()));
         }
-        (twins, speaks)
+        (twins, is_primary)
     }
 
     /// What is known of the group's hooks, as they hold the instance if they do; the leader has that kept fresh.

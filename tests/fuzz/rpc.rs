@@ -61,7 +61,7 @@ impl ScaleIns for Leaving {
         false
     }
 
-    fn is_beside(&self, _: &NodeName, _: &InstanceId) -> bool {
+    fn is_secondary(&self, _: &NodeName, _: &InstanceId) -> bool {
         false
     }
 

@@ -68,7 +68,7 @@ impl ScaleIns for Empty {
         false
     }
 
-    fn is_beside(&self, _: &NodeName, _: &InstanceId) -> bool {
+    fn is_secondary(&self, _: &NodeName, _: &InstanceId) -> bool {
         false
     }
 

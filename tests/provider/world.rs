@@ -260,7 +260,7 @@ impl ScaleIns for Script<Leaving> {
         false
     }
 
-    fn is_beside(&self, _: &NodeName, _: &InstanceId) -> bool {
+    fn is_secondary(&self, _: &NodeName, _: &InstanceId) -> bool {
         false
     }
 

@@ -24,7 +24,7 @@ use crate::cluster::Cordon;
 use crate::groups::hooks::HookState;
 use crate::groups::{Change, Snapshot};
 use crate::k8s::{GroupName, InstanceId};
-use crate::scale_in::context::{Shared, speaker};
+use crate::scale_in::context::{Shared, primary};
 use crate::scale_in::metrics::Handled;
 use crate::scale_in::operator_queue::size;
 use crate::scale_in::record::Cause;
@@ -407,7 +407,7 @@ impl Inbox {
         };
         let wall = self.shared.clock.wall();
         let is_closed = |id: &InstanceId| {
-            let node = speaker(&self.shared.nodes, id).filter(|node| node.scale_in().is_none());
+            let node = primary(&self.shared.nodes, id).filter(|node| node.scale_in().is_none());
             let cordon = node.and_then(|node| node.cordon.clone());
             let mut reasons = cordon.iter().flat_map(Cordon::reasons);
             reasons.any(|reason| reason.cause == Cause::RebalanceRecommendation && reason.until > wall)
@@ -641,7 +641,7 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
     let Some(snapshot) = shared.groups.latest() else { return false };
     let found = snapshot.instance(instance);
     let hook = found.map(|(group, _)| shared.hooks.state(&group.asg.name));
-    let node = speaker(&shared.nodes, instance);
+    let node = primary(&shared.nodes, instance);
     let facts = Facts {
         now,
         ahead: shared.clock.ahead(),

@@ -172,7 +172,7 @@ pub(super) struct Facts<'a> {
     pub(super) hook: &'a HookState,
     /// The name of our hooks.
     pub(super) our_hook: &'a str,
-    /// The Node that speaks for it.
+    /// Its primary Node.
     pub(super) node: Option<&'a NodeView>,
     /// It had a Node, which has gone.
     pub(super) has_gone: bool,

@@ -18,23 +18,23 @@ fn on(pod: PodView, node: &str) -> PodView {
 }
 
 #[test]
-fn a_node_that_another_speaks_for_is_marked_while_the_scale_in_goes_on_and_says_why() {
+fn a_node_that_is_not_the_primary_one_is_marked_while_the_scale_in_goes_on_and_says_why() {
     let mut scene = node();
-    scene.speaks = false;
-    scene.beside = vec![Arc::new(another(node()).view())];
+    scene.is_primary = false;
+    scene.twins = vec![Arc::new(another(node()).view())];
     assert_eq!((reasons(&scene.plan()), spec(&scene).0), (vec![], false));
-    scene.beside = vec![Arc::new(another(node()).by_autoscaler().view())];
+    scene.twins = vec![Arc::new(another(node()).by_autoscaler().view())];
     assert_eq!(reasons(&scene.plan()), ["ScaleInSeveralNodes"]);
     assert!(spec(&scene).0);
-    scene.beside = vec![Arc::new(another(node()).view())];
+    scene.twins = vec![Arc::new(another(node()).view())];
     assert_eq!((reasons(&scene.plan()), spec(&scene).0), (vec![], false));
 }
 
 #[test]
-fn the_node_that_speaks_for_the_instance_tells_of_the_others() {
+fn the_primary_node_tells_of_its_twins() {
     for alone in [true, false] {
         let mut scene = node().by_autoscaler().with(pod("web"));
-        scene.beside = if alone { Vec::new() } else { vec![Arc::new(another(node()).view())] };
+        scene.twins = if alone { Vec::new() } else { vec![Arc::new(another(node()).view())] };
         assert_eq!(reasons(&scene.plan()).contains(&"ScaleInSeveralNodes"), !alone);
     }
 }
@@ -45,7 +45,7 @@ fn an_exit_is_overdue_sooner_on_the_node_of_which_nothing_is_heard() {
         let mut scene = node().by_autoscaler().with(on(pod("web"), of).going(30));
         let mut other = another(node());
         ready(&mut other, "Unknown");
-        scene.beside = vec![Arc::new(other.view())];
+        scene.twins = vec![Arc::new(other.view())];
         scene.now = at(given_up - 1);
         assert!(!reasons(&scene.plan()).contains(&"ScaleInFlushing"), "{of}");
         scene.later(1);
@@ -57,7 +57,7 @@ fn an_exit_is_overdue_sooner_on_the_node_of_which_nothing_is_heard() {
 fn there_is_nobody_left_to_flush_once_none_of_the_nodes_is_heard_of_or_confirms_an_exit() {
     for (nodes_of_pods, is_dead) in [(&["n1"][..], false), (&["n2"], false), (&["n1", "n2"], true)] {
         let mut scene = node().by_autoscaler();
-        scene.beside = vec![Arc::new(another(node()).view())];
+        scene.twins = vec![Arc::new(another(node()).view())];
         for name in nodes_of_pods {
             scene.put(on(pod(name), name).going(30));
         }
