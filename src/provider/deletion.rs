@@ -240,9 +240,12 @@ mod tests {
         are_up_to_date: bool,
         /// There is one of an unknown machine.
         one_is_unidentified: bool,
+        /// `i-bare` runs on after its Node was deleted.
+        one_is_outlived: bool,
     }
 
-    const NODES: Nodes = Nodes { are_synced: true, are_up_to_date: true, one_is_unidentified: false };
+    const NODES: Nodes =
+        Nodes { are_synced: true, are_up_to_date: true, one_is_unidentified: false, one_is_outlived: false };
 
     impl ScaleIns for Nodes {
         fn is_ready(&self) -> bool {
@@ -265,8 +268,8 @@ mod tests {
             self.one_is_unidentified.then(|| "n-any".into())
         }
 
-        fn outlives_its_node(&self, _: &GroupName, _: &InstanceId) -> bool {
-            false
+        fn outlives_its_node(&self, _: &GroupName, instance: &InstanceId) -> bool {
+            self.one_is_outlived && instance == "i-bare"
         }
 
         fn is_secondary(&self, _: &NodeName, _: &InstanceId) -> bool {
@@ -416,6 +419,13 @@ mod tests {
         for batch in [&["i-1"][..], &["i-out", "i-held"], &["i-placeholder-web-5"]] {
             assert!(read_with(&nodes, batch).is_ok(), "{batch:?}");
         }
+    }
+
+    #[test]
+    fn an_instance_whose_node_was_deleted_stays_and_its_batch_goes_on_without_it() {
+        let nodes = Nodes { one_is_outlived: true, ..NODES };
+        let expected = Deletion { outliving: vec!["i-bare".into()], ..deletion(&[], &["i-new"], &["i-1"]) };
+        assert_eq!(read_with(&nodes, &["i-bare", "i-new", "i-1"]).expect("fine"), expected);
     }
 
     #[test]

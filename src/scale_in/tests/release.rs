@@ -80,6 +80,38 @@ fn a_pod_whose_namespace_is_being_deleted_has_its_whole_grace_at_its_last_call_h
 }
 
 #[test]
+fn a_pod_whose_last_call_failed_again_and_again_hears_of_its_end_when_that_comes() {
+    let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
+    let mut deleted = Vec::new();
+    for second in 0..=990 {
+        scene.now = at(second);
+        let plan = scene.plan();
+        deleted.extend(deletions(&plan).into_iter().map(|(_, grace)| (second, grace)));
+        if !(evictions(&plan).is_empty() && deletions(&plan).is_empty()) {
+            scene.answered("web", Answer::Unclear("denied".into()));
+        }
+    }
+    assert_eq!((deleted[0], deleted.last()), ((957, None), Some(&(990, Some(1)))), "{deleted:?}");
+}
+
+#[test]
+fn a_hook_that_nobody_has_seen_holding_limits_no_drain_and_its_time_out_is_noted_once_it_does() {
+    let mut scene = node().hooked(60).asked_by(Cause::LifecycleHook, Release::CompleteHook);
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    // Longer than the hook holds.
+    scene.put(pod("db").grace(10_800).labelled("db"));
+    scene.set_budget("db", 0, "1");
+    scene.plan();
+    scene.blocked("db");
+    scene.later(60);
+    assert_eq!(deletions(&scene.plan()), []);
+    assert_eq!(scene.record().heartbeat_timeout_seconds, None);
+    scene.held_since = Some(at(0));
+    scene.plan();
+    assert_eq!(scene.record().heartbeat_timeout_seconds, Some(60));
+}
+
+#[test]
 fn a_last_call_is_made_once_and_made_again_after_a_pause_where_it_failed() {
     let mut scene =
         node().by_autoscaler().until(1_000).with(pod("web").labelled("web")).budget("web", 0, "1");
