@@ -97,9 +97,9 @@ impl Snapshot {
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
-    /// Whether AWS has said the same as in this snapshot of every group.
+    /// Whether both have the same instances in the same places, as far as that is known without a look at each.
     #[must_use]
-    pub fn is_described_as(&self, other: &Self) -> bool {
+    pub fn has_places_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.by_instance, &other.by_instance)
     }
 

@@ -74,9 +74,10 @@ impl Provider {
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(group)).await?;
         let fresh = self.fresh_group(deadline, group).await?;
-        let (missing, on_their_way) =
-            (self.missing(group)?, self.placeholders.on_their_way(group, self.clock.now()));
-        let late = i32::try_from(fresh.asg.missing().saturating_sub(on_their_way)).unwrap_or(i32::MAX);
+        let missing = self.missing(group)?.len();
+        let names = self.placeholders.not_on_their_way(group, self.clock.now());
+        let late = fresh.asg.missing().saturating_sub(missing.saturating_sub(names.len()));
+        let late = i32::try_from(late).unwrap_or(i32::MAX);
         let to = decide(&fresh)?.max(fresh.asg.desired.saturating_sub(late));
         if to == fresh.asg.desired {
             tracing::info!(
@@ -87,8 +88,8 @@ impl Provider {
             return Ok(());
         }
         let given_up = usize::try_from(fresh.asg.desired - to).unwrap_or_default();
-        let have_come = missing.len().saturating_sub(fresh.asg.missing());
-        let oldest: Vec<usize> = missing.into_iter().skip(have_come).take(given_up).collect();
+        let have_come = missing.saturating_sub(fresh.asg.missing());
+        let oldest: Vec<usize> = names.into_iter().skip(have_come).take(given_up).collect();
         self.give_up(deadline, &lock, &fresh, to, &oldest).await
     }
 

@@ -158,11 +158,12 @@ impl Placeholders {
         Ok((group, names))
     }
 
-    /// How many of them replace others that have left so lately that they are on their way.
-    pub fn on_their_way(&self, group: &GroupName, now: Timestamp) -> usize {
+    /// Those of them, the oldest first, that do not replace others which have left so lately that they are on their way.
+    pub fn not_on_their_way(&self, group: &GroupName, now: Timestamp) -> Vec<usize> {
         let all = self.lock();
         let open = all.get(group).into_iter().flat_map(|known| &known.numbers.open);
-        open.filter(|(_, since)| since.is_some_and(|since| elapsed(since, now) < ON_ITS_WAY)).count()
+        let is_late = |since: &Option<Timestamp>| since.is_none_or(|since| elapsed(since, now) >= ON_ITS_WAY);
+        open.filter(|(_, since)| is_late(since)).map(|(number, _)| *number).collect()
     }
 
     /// Whether launches of the group have failed lately.
@@ -281,15 +282,23 @@ mod tests {
             let seen = Arc::new(Group { asg: Arc::new(asg), ..Group::default() });
             placeholders.of(now, || Ok::<_, Infallible>(seen)).map(drop)
         };
-        let on_their_way = |now| placeholders.on_their_way(&"g".into(), now);
-        assert_eq!(on_their_way(NOW), 0);
+        let late = |now| placeholders.not_on_their_way(&"g".into(), now);
+        assert_eq!(late(NOW), [0; 0]);
         let Ok(()) = look(NOW, 4, 1);
         let Ok(()) = look(at(10), 4, 3);
-        assert_eq!(on_their_way(at(10)), 0);
+        assert_eq!(late(at(10)), [4, 5, 6]);
         let Ok(()) = look(at(20), 3, 4);
         // Two more are asked for when another leaves.
         let Ok(()) = look(at(50), 2, 7);
-        assert_eq!([at(50), at(79), at(80), at(109), at(110)].map(on_their_way), [2, 2, 1, 1, 0]);
+        for (second, expected) in [
+            (50, &[4, 5, 6, 8, 9][..]),
+            (79, &[4, 5, 6, 8, 9]),
+            (80, &[4, 5, 6, 7, 8, 9]),
+            (109, &[4, 5, 6, 7, 8, 9]),
+            (110, &[4, 5, 6, 7, 8, 9, 10]),
+        ] {
+            assert_eq!(late(at(second)), expected, "at {second}");
+        }
     }
 
     /// Or one who looked before another did, and counts after that one, would see instances leave and come.

@@ -98,6 +98,8 @@ impl Claims {
             if let Some(at) = record.terminate_at {
                 self.told_termination = Some((record.instance.clone(), at));
             }
+        } else if self.marks.contains(&Mark::Told) {
+            self.note_told(node, now);
         }
     }
 

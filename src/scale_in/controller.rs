@@ -3,7 +3,6 @@
 //! Level-triggered: which Nodes need one follows from what is seen, so a missed event or a restart loses nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument;
@@ -13,9 +12,7 @@ use super::heartbeat;
 use super::load_balancers;
 use super::notices;
 use super::workers::Workers;
-use crate::clock::elapsed;
 use crate::cluster::NodeView;
-use crate::groups::Snapshot;
 use crate::k8s::GroupName;
 
 /// A part of the controller ended that should run for ever.
@@ -28,9 +25,6 @@ pub enum ControllerError {
     #[error("a task of the scale-in controller failed")]
     Failed(#[from] JoinError),
 }
-
-/// Every Node is checked so often, whatever has or has not been heard.
-const CHECKED_EVERY: Duration = Duration::from_mins(1);
 
 /// Runs until stopped.
 pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
@@ -54,8 +48,6 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     };
     // What Nodes carry now was written by an earlier run or another replica.
     let mut at_start = true;
-    // Every Node has been checked against this one, or one that says the same.
-    let mut checked: Option<Arc<Snapshot>> = None;
     loop {
         let snapshot = shared.groups.latest();
         for node in to_check {
@@ -87,7 +79,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             // The Node may have changed since its worker last saw it.
             Some(name) = workers.ended(&shared) => name.and_then(|name| shared.nodes.get(&name)).into_iter().collect(),
             names = shared.nodes.changed() => names.iter().filter_map(|name| shared.nodes.get(name)).collect(),
-            Ok(()) = groups.changed() => described_anew(&shared, &mut checked),
+            Ok(()) = groups.changed() => shared.nodes.all(),
             Ok(()) = notices.changed() => noticed(&shared),
         };
     }
@@ -103,19 +95,6 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
 async fn named(name: &'static str, part: impl Future<Output = ()>) -> &'static str {
     part.instrument(tracing::info_span!("watch", kind = name)).await;
     name
-}
-
-/// Every Node if AWS describes groups otherwise than in the snapshot against which all have been `checked`, or that is old; else none.
-fn described_anew(shared: &Shared, checked: &mut Option<Arc<Snapshot>>) -> Vec<Arc<NodeView>> {
-    let latest = shared.groups.latest();
-    let is_checked = latest.as_ref().zip(checked.as_ref()).is_some_and(|(latest, checked)| {
-        latest.is_described_as(checked) && elapsed(checked.taken_at, latest.taken_at) < CHECKED_EVERY
-    });
-    if is_checked {
-        return Vec::new();
-    }
-    *checked = latest;
-    shared.nodes.all()
 }
 
 /// The Nodes of instances of which AWS has told something.

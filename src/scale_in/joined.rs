@@ -40,7 +40,9 @@ impl Joined {
         group: &GroupName,
         instance: &InstanceId,
     ) -> bool {
-        if shared.nodes.gone_for(instance).is_some() {
+        // Nodes of this group, now or earlier, say of which machine they are.
+        let are_identified = self.groups.contains(group) || shared.learned.known(group).is_some();
+        if are_identified || shared.nodes.gone_for(instance).is_some() {
             return false;
         }
         let Some(node) = unidentified_node(shared, group) else { return false };

@@ -437,8 +437,7 @@ impl Memory {
             }
             Answer::GoingAnyway => {
                 // Whoever deletes the namespace asks it some time: nobody has yet.
-                let text = "its namespace is being deleted".to_owned();
-                self.refusals.insert(uid, Refusal { budgets, text, by: Obstacle::Other });
+                self.refusals.remove(&uid);
                 return self.put_off(&task, now, GOING_ANYWAY);
             }
             Answer::Busy(pause, text) => {

@@ -67,7 +67,7 @@ pub(crate) fn causes(world: &World, machine: &Machine) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lifecycle_action_is_followed_by_the_first_eviction_within_a_second() {
+async fn a_lifecycle_action_is_followed_by_the_first_eviction_at_once() {
     let (scene, queue) = quick_scene_of(held_group(3, 300), config()).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
@@ -76,7 +76,8 @@ async fn a_lifecycle_action_is_followed_by_the_first_eviction_within_a_second() 
     let sent = world_sent(&scene.world, &queue, "Lifecycle Action");
     let (first, ..) = asked(&scene.world, "web")[0];
     let after = first.duration_since(sent);
-    assert!(after <= SignedDuration::from_secs(1), "{after} after the message came");
+    // A refresh would come a second after the message.
+    assert!(after <= SignedDuration::from_millis(500), "{after} after the message came");
     scene.assert_left_well(&machine);
     scene.until(|w| is_empty(w, &queue)).await;
 }

@@ -217,7 +217,7 @@ impl Newcomers {
     /// Adds instances that the refresh before did not show, though it showed their group.
     pub(super) fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
         let (shown, now) = (&snapshot.by_instance, snapshot.taken_at);
-        if let Some(before) = before.filter(|before| !before.is_described_as(snapshot)) {
+        if let Some(before) = before.filter(|before| !before.has_places_of(snapshot)) {
             let come = shown.iter().filter(|(instance, place)| {
                 let is_missing = !before.by_instance.contains_key(*instance);
                 is_missing
