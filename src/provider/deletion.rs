@@ -240,12 +240,12 @@ mod tests {
         are_up_to_date: bool,
         /// There is one of an unknown machine.
         one_is_unidentified: bool,
-        /// `i-bare` runs on after its Node was deleted.
-        one_is_outlived: bool,
+        /// The instance that runs on after its Node was deleted.
+        outlived: Option<&'static str>,
     }
 
     const NODES: Nodes =
-        Nodes { are_synced: true, are_up_to_date: true, one_is_unidentified: false, one_is_outlived: false };
+        Nodes { are_synced: true, are_up_to_date: true, one_is_unidentified: false, outlived: None };
 
     impl ScaleIns for Nodes {
         fn is_ready(&self) -> bool {
@@ -269,7 +269,7 @@ mod tests {
         }
 
         fn outlives_its_node(&self, _: &GroupName, instance: &InstanceId) -> bool {
-            self.one_is_outlived && instance == "i-bare"
+            self.outlived.is_some_and(|outlived| instance == outlived)
         }
 
         fn is_secondary(&self, _: &NodeName, _: &InstanceId) -> bool {
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn an_instance_whose_node_was_deleted_stays_and_its_batch_goes_on_without_it() {
-        let nodes = Nodes { one_is_outlived: true, ..NODES };
+        let nodes = Nodes { outlived: Some("i-bare"), ..NODES };
         let expected = Deletion { outliving: vec!["i-bare".into()], ..deletion(&[], &["i-new"], &["i-1"]) };
         assert_eq!(read_with(&nodes, &["i-bare", "i-new", "i-1"]).expect("fine"), expected);
     }
