@@ -180,6 +180,21 @@ fn a_request_for_what_a_hook_holds_or_is_about_to_is_the_hooks_scale_in_and_wait
 }
 
 #[test]
+fn a_record_that_was_taken_off_once_aws_was_told_goes_on_as_it_was_under_the_hook() {
+    let mut scene = node().hooked(60);
+    let lost = Record {
+        limited_since: Some(at(-400)),
+        terminate_at: Some(at(-300)),
+        ..Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, at(-500))
+    };
+    scene.memory.lost = Some(lost.clone());
+    shown(&mut scene, Lifecycle::TerminatingWait);
+    scene.plan();
+    let of = |record: Record| (record.cause, record.requested_at, record.limited_since, record.terminate_at);
+    assert_eq!((of(scene.record()), scene.record().release), (of(lost), Release::CompleteHook));
+}
+
+#[test]
 fn marks_of_a_cancelled_scale_in_stay_on_a_node_whose_instance_goes_anyway() {
     let mut scene = node().by_autoscaler();
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
