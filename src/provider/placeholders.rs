@@ -102,7 +102,7 @@ impl Numbers {
         self.was_lowered |= fewer > 0;
         self.going.retain(|going| self.open.iter().any(|(number, _)| number == going));
         let before = self.seen.as_ref().map_or(0, |seen| seen.desired);
-        let mut asked_for = usize::try_from(group.desired - before).unwrap_or_default();
+        let mut asked_for = usize::try_from(group.desired.saturating_sub(before)).unwrap_or_default();
         while self.open.len() < missing {
             self.open.push((self.next, (asked_for == 0).then_some(now)));
             self.next += 1;
@@ -111,9 +111,10 @@ impl Numbers {
         self.seen = Some(Arc::clone(group));
     }
 
-    /// How many live instances the last look did not show; not counted while none was missing.
-    fn arrivals(&self, group: &AutoScalingGroup) -> usize {
-        let Some(seen) = self.seen.as_ref().filter(|_| !self.open.is_empty()) else { return 0 };
+    /// How many live instances the last look did not show; not counted while none was missing. Most looks show what the last one did.
+    fn arrivals(&self, group: &Arc<AutoScalingGroup>) -> usize {
+        let is_another = |seen: &&Arc<AutoScalingGroup>| !self.open.is_empty() && !Arc::ptr_eq(seen, group);
+        let Some(seen) = self.seen.as_ref().filter(is_another) else { return 0 };
         let before: BTreeSet<&InstanceId> = seen.live().map(|instance| &instance.id).collect();
         group.live().filter(|instance| !before.contains(&instance.id)).count()
     }

@@ -63,7 +63,8 @@ impl Claims {
             self.marks.clear();
         }
         self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
-        if written.is_none() && self.marks.contains(&Mark::Told) {
+        // A record says so itself, and of which instance: a kubelet may have adopted the Node of another.
+        if self.marks.contains(&Mark::Told) && written.and_then(Annotation::record).is_none() {
             self.note_told(node, now);
         }
         if self.written.as_ref() == written {
@@ -98,8 +99,6 @@ impl Claims {
             if let Some(at) = record.terminate_at {
                 self.told_termination = Some((record.instance.clone(), at));
             }
-        } else if self.marks.contains(&Mark::Told) {
-            self.note_told(node, now);
         }
     }
 
@@ -221,6 +220,18 @@ mod tests {
 
     fn written(record: &Record) -> NodeView {
         node(&record::write(record))
+    }
+
+    #[test]
+    fn what_aws_was_told_of_the_machine_before_is_not_said_of_the_one_that_adopts_its_node() {
+        let old = Record { instance: "i-old".into(), terminate_at: Some(at(0)), ..record(0) };
+        let adopted = NodeView { marks: Some("taint,told".into()), ..written(&old) };
+        let mut claims = Claims::default();
+        claims.see(&adopted, true, at(10));
+        assert_eq!(claims.told_termination(&"i-1".into()), None);
+        // Where nothing says of which machine it was, it may be this one.
+        claims.see(&NodeView { record: None, ..adopted }, true, at(20));
+        assert_eq!(claims.told_termination(&"i-1".into()), Some(at(20)));
     }
 
     fn seen(claims: &mut Claims, record: &Record, from_another_run: bool, now: i64) -> Record {

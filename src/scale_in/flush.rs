@@ -21,8 +21,8 @@ const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// Longest wait for the successor of a DaemonSet pod that is replaced, and for what it has to read.
 const SUCCESSOR_WAIT: SignedDuration = SignedDuration::from_secs(120);
 
-/// The node's pods are listed so long before the release, so that it waits for no answer. The flush of a node whose list has not come lasts so
-/// much longer, as far as anybody can say.
+/// The node's pods are listed so long before the release, which then waits for no answer. While no list has come, the flush is told to last so
+/// much longer.
 const LISTED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// After this many failed requests in a row (15 s, by the pauses between them) a DaemonSet pod counts as one that cannot be asked to go:

@@ -331,7 +331,7 @@ impl Inbox {
     }
 
     /// Whether the instance has been started since AWS told that it stops: its group has taken it out of the warm pool, whose stops are no
-    /// news of a node. Without a pool, a description has left it out, or was from before it.
+    /// news of a node. Where the group has no pool, a stop is news whatever descriptions have shown.
     fn has_started_since(&self, notice: &Notice, instance: &InstanceId, snapshot: &Snapshot) -> bool {
         let pooled = snapshot.instance(instance).filter(|(group, _)| group.asg.warm_pool.is_some());
         let was_in_it = || self.stopped.get(instance).is_some_and(|at| notice.at <= *at);
