@@ -68,11 +68,26 @@ struct OfGroup {
     failed_at: Option<Timestamp>,
 }
 
-/// The numbers of the instances that a group misses, the oldest first.
+/// An instance that a group misses.
+#[derive(Debug, PartialEq)]
+struct Missing {
+    number: usize,
+    /// Since when it has been missing, if it replaces one that has left.
+    replaces_since: Option<Timestamp>,
+}
+
+impl Missing {
+    /// Whether it replaces one that has left so lately that it comes by itself.
+    fn is_on_its_way(&self, now: Timestamp) -> bool {
+        self.replaces_since.is_some_and(|since| elapsed(since, now) < ON_ITS_WAY)
+    }
+}
+
+/// The numbers of the instances that a group misses.
 #[derive(Debug, Default)]
 struct Numbers {
-    /// Each with when it was first seen missing, if it replaces one that has left.
-    open: Vec<(usize, Option<Timestamp>)>,
+    /// The oldest first.
+    open: Vec<Missing>,
     next: usize,
     /// The last look.
     seen: Option<Arc<AutoScalingGroup>>,
@@ -93,18 +108,19 @@ impl Numbers {
         self.was_lowered &= came == 0 || !self.open.is_empty();
         for going in &self.going {
             if self.open.len() > missing {
-                self.open.retain(|(number, _)| number != going);
+                self.open.retain(|missing| missing.number != *going);
                 self.was_lowered = true;
             }
         }
         let fewer = self.open.len().saturating_sub(missing);
         self.open.drain(..fewer);
         self.was_lowered |= fewer > 0;
-        self.going.retain(|going| self.open.iter().any(|(number, _)| number == going));
+        self.going.retain(|going| self.open.iter().any(|missing| missing.number == *going));
         let before = self.seen.as_ref().map_or(0, |seen| seen.desired);
         let mut asked_for = usize::try_from(group.desired.saturating_sub(before)).unwrap_or_default();
         while self.open.len() < missing {
-            self.open.push((self.next, (asked_for == 0).then_some(now)));
+            let replaces_since = (asked_for == 0).then_some(now);
+            self.open.push(Missing { number: self.next, replaces_since });
             self.next += 1;
             asked_for = asked_for.saturating_sub(1);
         }
@@ -120,7 +136,7 @@ impl Numbers {
     }
 
     fn names(&self) -> Vec<usize> {
-        self.open.iter().map(|(number, _)| *number).collect()
+        self.open.iter().map(|missing| missing.number).collect()
     }
 }
 
@@ -163,8 +179,7 @@ impl Placeholders {
     pub fn not_on_their_way(&self, group: &GroupName, now: Timestamp) -> Vec<usize> {
         let all = self.lock();
         let open = all.get(group).into_iter().flat_map(|known| &known.numbers.open);
-        let is_late = |since: &Option<Timestamp>| since.is_none_or(|since| elapsed(since, now) >= ON_ITS_WAY);
-        open.filter(|(_, since)| is_late(since)).map(|(number, _)| *number).collect()
+        open.filter(|missing| !missing.is_on_its_way(now)).map(|missing| missing.number).collect()
     }
 
     /// Whether launches of the group have failed lately.
@@ -184,7 +199,7 @@ impl Placeholders {
     pub fn given_up(&self, group: &GroupName) {
         if let Some(known) = self.lock().get_mut(group) {
             let going = std::mem::take(&mut known.numbers.going);
-            known.numbers.open.retain(|(number, _)| !going.contains(number));
+            known.numbers.open.retain(|missing| !going.contains(&missing.number));
             known.numbers.was_lowered = true;
             known.without_errors_until = None;
         }
@@ -266,12 +281,15 @@ mod tests {
     fn who_comes_takes_a_number_though_another_has_left_meanwhile() {
         let (mut numbers, later) = (Numbers::default(), NOW + Duration::from_mins(15));
         numbers.follow(&group(0..3, 2), NOW);
-        assert_eq!(numbers.open, [(3, None), (4, None)]);
+        let open = |numbers: &Numbers| -> Vec<_> {
+            numbers.open.iter().map(|missing| (missing.number, missing.replaces_since)).collect()
+        };
+        assert_eq!(open(&numbers), [(3, None), (4, None)]);
         numbers.follow(&group(1..4, 2), later);
-        assert_eq!(numbers.open, [(4, None), (5, Some(later))]);
+        assert_eq!(open(&numbers), [(4, None), (5, Some(later))]);
         // Others leave and come.
         numbers.follow(&group(3..6, 2), later);
-        assert_eq!(numbers.open, [(6, Some(later)), (7, Some(later))]);
+        assert_eq!(open(&numbers), [(6, Some(later)), (7, Some(later))]);
     }
 
     #[test]

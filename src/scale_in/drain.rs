@@ -209,7 +209,7 @@ fn ask(
         plan.wake(*at + ASK_AGAIN);
         return WaitReason::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
     }
-    if is_cut(s, record, pod, class, time, plan) {
+    if cut_at_last_call(s, record, pod, class, time, plan) {
         return refused(s, pod).unwrap_or(WaitReason::Queued);
     }
     if class == Class::Patient {
@@ -246,7 +246,7 @@ fn was_tried(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
 }
 
 /// Deletes a pod whose last call has come, if an eviction was tried before or it is patient. Returns whether it does.
-fn is_cut(
+fn cut_at_last_call(
     s: &Situation<'_>,
     record: &Record,
     pod: &PodView,

@@ -72,7 +72,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(successor) = s.memory.rolled.until(flush_time) {
         until = until.max(successor.min(flushed.max(record.phase_since) + SUCCESSOR_WAIT));
     }
-    let is_listed = is_listed_for(until, s, record, plan);
+    let is_listed = ensure_listed_for(until, s, record, plan);
     if !is_listed {
         until = until.max(later(s.now, LISTED_WITHIN));
     }
@@ -89,7 +89,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 }
 
 /// Whether the node's pods are listed for a release at `until`, or need not be yet.
-fn is_listed_for(until: Timestamp, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+fn ensure_listed_for(until: Timestamp, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let list_at = later(until, -LISTED_WITHIN);
     if s.is_relisting {
         // Who is bound to the node meanwhile is known only when that is done.
@@ -100,7 +100,7 @@ fn is_listed_for(until: Timestamp, s: &Situation<'_>, record: &Record, plan: &mu
         plan.wake(list_at);
         return true;
     }
-    release::is_listed_before(&Task::Node, s, record, plan)
+    release::ensure_listed(&Task::Node, s, record, plan)
 }
 
 /// Until when connections may come through load balancers; `None`: none do. Their time counts from the write that began the

@@ -3,6 +3,8 @@
 //! [`plan`] is called on every change and at the wake time it returned. It returns data; the worker performs it and
 //! keeps the outcome in [`Memory`](super::memory::Memory). Without a change, it asks for nothing new. The order (workloads,
 //! DaemonSet pods, instance) is decided here and in [`super::drain`], [`super::flush`], [`super::release`].
+//!
+//! A question about time that is handed the plan notes there when its answer changes; an `ensure_` plans what is missing as well.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -165,7 +167,7 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     else {
         return false;
     };
-    if record.release != Release::CompleteHook || !release::is_settled(s, record, *seen, plan) {
+    if record.release != Release::CompleteHook || !release::ensure_settled(s, record, *seen, plan) {
         return false;
     }
     // One description may show what was before.
@@ -404,14 +406,19 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         return begin_for_notice(s, group, &expected, plan);
     }
     let ends_at = end_of(s, instance);
+    // For its root volume: its pods are to leave now, whatever becomes of the request.
+    let is_held = lifecycle.is_held() && s.hook.ours().is_some();
     let mut release = request.release;
     if release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
+        if is_held {
+            return begin_for_hook(s, group, plan);
+        }
         if ends_at.is_none() {
             return s.announce(plan, events::cannot_shrink(group));
         }
         release = Release::Terminate;
     }
-    let may_wait = ends_at.is_none() || notices::is_far(ends_at, s.now);
+    let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
     if may_wait && let Turn::Waits { under_way, before } = (s.turn)() {
         if request.since.is_none() {
             s.patch(plan, node_patch::with_request(s.node, &request.waiting(s.theirs(s.now))), Vec::new());

@@ -221,7 +221,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
         // Noted by one who does not lead any more when it is to be sent, it would be taken for sent, for minutes.
         if let Some(until) = s.others_may_lead_until().filter(|_| s.is_our_own_node()) {
             plan.wake(until);
-        } else if may_be_kept(s, record, plan) {
+        } else if ensure_heartbeats(s, record, plan) {
             announce_refusal(s, record, plan);
             terminate(s, record, group, *seen, plan);
         }
@@ -231,7 +231,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
 
 /// Whether AWS lets heartbeats through, as far as is known. Where it has denied one, one for this instance tells after a while: AWS looks at
 /// rights first, and too early it does no harm. It comes before the termination is noted: another leader would take the note for sent.
-fn may_be_kept(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let (Some(denied_at), Some(hook)) = (s.heartbeats_denied_at, s.hook.ours()) else { return true };
     let again = later(denied_at, DENIED_FOR);
     if again > s.now {
@@ -412,7 +412,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         if s.pods.is_some()
             && !go_back_for_workloads(s, record, plan)
             && may_terminate(s, record, *seen, plan)
-            && is_listed_before(&Task::Terminate, s, record, plan)
+            && ensure_listed(&Task::Terminate, s, record, plan)
         {
             terminate(s, record, group, *seen, plan);
         }
@@ -427,7 +427,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 /// Whether the node's pods were listed a moment ago, and those that the watch shows are all; if not, has that done before the next try of
 /// `task`. An API server that dies leaves its watches silent, not broken, for a minute, and a pod may have been bound to the node since. At the
 /// deadline that holds nothing up.
-pub(super) fn is_listed_before(task: &Task, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let is_due = s.memory.may_try_at(task).is_some_and(|at| at <= s.now);
     let is_recent = s.listed_at.is_some_and(|at| later(at, LISTED_FOR) > s.now);
     let hard = record.release_by.map(|by| by - MARGIN);
@@ -480,7 +480,7 @@ fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
 }
 
 /// Whether the refresh is newer than everything in the record, as refreshes lag. If not, asks for another.
-pub(super) fn is_settled(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
+pub(super) fn ensure_settled(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     let last = record.requested_at.max(record.phase_since);
     let again = later(record.terminate_at.map_or(last, |at| at.max(last)), TERMINATE_AGAIN_AFTER);
     if seen < again {
@@ -500,7 +500,7 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
     if s.pods.is_none()
         || tries.is_some_and(|tries| tries.in_flight)
         || go_back_for_workloads(s, record, plan)
-        || !is_listed_before(&Task::Complete, s, record, plan)
+        || !ensure_listed(&Task::Complete, s, record, plan)
     {
         return;
     }

@@ -89,6 +89,43 @@ struct Observed {
     is_primary: bool,
 }
 
+/// Leave to evict pods, as one plan gets it.
+struct Permits<'a> {
+    worker: &'a Worker,
+    leads: bool,
+    now: Timestamp,
+    were_asked_for: Cell<bool>,
+    granted: Cell<usize>,
+    refused_until: Cell<Option<Timestamp>>,
+}
+
+impl<'a> Permits<'a> {
+    fn new(worker: &'a Worker, leads: bool, now: Timestamp) -> Self {
+        let (granted, refused_until) = (Cell::default(), Cell::default());
+        Self { worker, leads, now, were_asked_for: Cell::default(), granted, refused_until }
+    }
+
+    /// Whether one more pod may be evicted now.
+    fn ask(&self) -> Permit {
+        if !self.leads {
+            // Who does not lead evicts nobody.
+            return Permit::Granted;
+        }
+        self.were_asked_for.set(true);
+        // Who has to wait for one pod has to for the others.
+        if let Some(until) = self.refused_until.get() {
+            return Permit::Wait(until);
+        }
+        let Worker { shared, name, eviction_slot_free, .. } = self.worker;
+        let permit = shared.eviction_rate.ask(name, eviction_slot_free, self.granted.get(), self.now);
+        match permit {
+            Permit::Granted => self.granted.update(|granted| granted + 1),
+            Permit::Wait(until) => self.refused_until.set(Some(until)),
+        }
+        permit
+    }
+}
+
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) name: NodeName,
@@ -166,7 +203,7 @@ impl Worker {
                 Ok(()) = budgets.changed(), if self.memory.is_blocked_by_a_budget() => {}
                 Ok(()) = daemon_sets.changed() => {}
                 // Of all nodes of the cluster.
-                Ok(()) = attachments.changed(), if self.is_flushing() => {}
+                Ok(()) = attachments.changed(), if self.is_in(Phase::Flushing) => {}
                 Ok(()) = holds.changed() => {}
                 Ok(()) = hooks.changed() => {}
                 Ok(()) = notices.changed() => {}
@@ -179,10 +216,10 @@ impl Worker {
         }
     }
 
-    /// Whether the node is in the phase that waits for volumes.
-    fn is_flushing(&self) -> bool {
+    /// Whether the node's scale-in is in this phase.
+    fn is_in(&self, phase: Phase) -> bool {
         let record = self.instance.as_ref().and_then(|instance| self.memory.claims.record_of(instance));
-        record.is_some_and(|record| record.phase == Phase::Flushing)
+        record.is_some_and(|record| record.phase == phase)
     }
 
     /// Takes in every outcome and every event that is there: one plan is made of all.
@@ -225,7 +262,7 @@ impl Worker {
         if is_listed && !is_relisting {
             self.memory.note_daemons(&pods, &self.shared.settings.flush, now);
         }
-        let (wants_evictions, granted, refused) = (Cell::new(false), Cell::new(0), Cell::new(None));
+        let permits = Permits::new(self, leads, now);
         let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
         let situation = Situation {
             now,
@@ -253,24 +290,7 @@ impl Worker {
             targets: targets(&self.shared, &node, leads),
             may_shrink: &|| may_shrink(&self.shared, &node),
             turn: &|| operator_queue::turn(&self.shared, &node),
-            permit: &|| {
-                // Who does not lead evicts nobody.
-                wants_evictions.set(leads);
-                if !leads {
-                    return Permit::Granted;
-                }
-                // Who has to wait for one pod has to for the others.
-                if let Some(until) = refused.get() {
-                    return Permit::Wait(until);
-                }
-                let rate = &self.shared.eviction_rate;
-                let permit = rate.ask(&self.name, &self.eviction_slot_free, granted.get(), now);
-                match permit {
-                    Permit::Granted => granted.set(granted.get() + 1),
-                    Permit::Wait(until) => refused.set(Some(until)),
-                }
-                permit
-            },
+            permit: &|| permits.ask(),
             held: node.instance.as_ref().and_then(|instance| self.shared.holds.of(instance)),
             expected: expected(&self.shared, &node),
             notices: &notices,
@@ -281,15 +301,13 @@ impl Worker {
         };
         let plan = plan(&situation);
         if let Some(instance) = node.instance.as_ref().filter(|_| look.is_primary) {
-            let record = self.memory.claims.record_of(instance);
-            let is_in_phase = record.is_some_and(|record| record.phase == Phase::Releasing);
             // A workload that has come meanwhile, or may have, leaves first.
-            let is_releasing = is_in_phase && plan.occupied == Some(false) && !is_relisting;
+            let is_releasing = self.is_in(Phase::Releasing) && plan.occupied == Some(false) && !is_relisting;
             self.shared.holds.note_releasing(instance, is_releasing, now);
         }
         let wanted = needs_worker(&self.shared, &node, &look.twins, &situation.instance);
         drop(pods);
-        if !wants_evictions.get() {
+        if !permits.were_asked_for.get() {
             self.shared.eviction_rate.leave(&self.name);
         }
         let wake_at = plan.wake_at;

@@ -60,12 +60,20 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const FIRST_READ: Duration = Duration::from_millis(500);
 const LAST_READ: Duration = Duration::from_secs(30);
 
+/// What a message asks for about one instance.
+#[derive(Debug)]
+struct Pending {
+    instance: InstanceId,
+    group: GroupName,
+    meaning: Meaning,
+}
+
 /// A message that waits for its record.
 #[derive(Debug)]
 struct Waiting {
     receipt: String,
-    /// What it means, by instance.
-    meanings: Vec<(InstanceId, GroupName, Meaning)>,
+    /// What it asks for that is not done yet.
+    pending: Vec<Pending>,
     /// When AWS wrote it, by our clock.
     written_at: Timestamp,
     hidden_since: Timestamp,
@@ -267,34 +275,9 @@ impl Inbox {
         let snapshot = self.shared.groups.latest()?;
         let done = self.done(&message.id);
         let wall = later(now, self.shared.clock.ahead());
-        let mut for_others = None;
-        let mut meanings = Vec::new();
-        for notice in &notices {
-            let About::Instance(instance) = &notice.about else { continue };
-            let group = group_of(&snapshot, instance, &notice.news);
-            let Some(group) = group.filter(|_| !self.has_started_since(notice, instance, &snapshot)) else {
-                // Where a Node of ours had it, the instance has gone.
-                if self.shared.nodes.gone_for(instance).is_none() {
-                    for_others = for_others.max(Some(lapses(&notice.news, notice.at)));
-                }
-                if notice.news == News::StateChange {
-                    let at = self.stopped.entry(instance.clone()).or_insert(notice.at);
-                    *at = notice.at.max(*at);
-                }
-                continue;
-            };
-            if done.contains(instance) {
-                continue;
-            }
-            let meaning = self.meaning(notice, &group, &snapshot, now);
-            let meaning =
-                meaning.filter(|meaning| !self.closes_too_many(meaning, instance, &group, &snapshot));
-            if let Some(meaning) = meaning {
-                meanings.push((instance.clone(), group, meaning));
-            }
-        }
+        let (pending, for_others) = self.read(&notices, &done, &snapshot, now);
         let for_others = for_others.filter(|until| *until > wall);
-        if meanings.is_empty() {
+        if pending.is_empty() {
             let Some(until) = for_others else {
                 self.shared.metrics.handled(Handled::ignored);
                 return Some(message.receipt);
@@ -308,26 +291,63 @@ impl Inbox {
             self.leave(message.receipt, until, wall);
             return None;
         }
-        for (instance, group, meaning) in &meanings {
-            self.note(&message.id, instance, group, meaning, now);
+        for pending in &pending {
+            self.note(&message.id, pending, now);
         }
         self.shared.metrics.handled(Handled::taken);
         let ahead = self.shared.clock.ahead();
         let written_at = notices.iter().map(|notice| later(notice.at, -ahead)).min().unwrap_or(now);
-        let ours = meanings.iter().map(|(instance, ..)| instance.clone()).chain(done).collect();
+        let ours = pending.iter().map(|new| new.instance.clone()).chain(done).collect();
         let receipt = message.receipt;
         // Others are to hear of it before ours are done.
         if let Some(until) = for_others {
             self.leave(receipt.clone(), until, wall);
         }
         // It may have come before, and some of its instances be seen no more: what was noted of those is to be settled all the same.
-        let before = self.waiting.remove(&message.id).into_iter().flat_map(|before| before.meanings);
-        let is_new = |id: &InstanceId| meanings.iter().all(|(noted, ..)| noted != id);
-        let unseen: Vec<_> = before.filter(|(id, ..)| is_new(id)).collect();
-        let meanings = meanings.into_iter().chain(unseen).collect();
-        let waiting = Waiting { receipt, meanings, written_at, hidden_since: now, for_others, ours };
+        let before = self.waiting.remove(&message.id).into_iter().flat_map(|before| before.pending);
+        let is_unseen = |before: &Pending| pending.iter().all(|new| new.instance != before.instance);
+        let unseen: Vec<_> = before.filter(is_unseen).collect();
+        let pending = pending.into_iter().chain(unseen).collect();
+        let waiting = Waiting { receipt, pending, written_at, hidden_since: now, for_others, ours };
         self.waiting.insert(message.id, waiting);
         None
+    }
+
+    /// What notices ask for about instances of ours, but for those about which all is `done`, and until when they may be of use for others.
+    fn read(
+        &mut self,
+        notices: &[Notice],
+        done: &BTreeSet<InstanceId>,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> (Vec<Pending>, Option<Timestamp>) {
+        let mut for_others = None;
+        let mut pending = Vec::new();
+        for notice in notices {
+            let About::Instance(instance) = &notice.about else { continue };
+            let group = group_of(snapshot, instance, &notice.news);
+            let Some(group) = group.filter(|_| !self.has_started_since(notice, instance, snapshot)) else {
+                // Where a Node of ours had it, the instance has gone.
+                if self.shared.nodes.gone_for(instance).is_none() {
+                    for_others = for_others.max(Some(lapses(&notice.news, notice.at)));
+                }
+                if notice.news == News::StateChange {
+                    let at = self.stopped.entry(instance.clone()).or_insert(notice.at);
+                    *at = notice.at.max(*at);
+                }
+                continue;
+            };
+            if done.contains(instance) {
+                continue;
+            }
+            let meaning = self.meaning(notice, &group, snapshot, now);
+            let meaning =
+                meaning.filter(|meaning| !self.closes_too_many(meaning, instance, &group, snapshot));
+            if let Some(meaning) = meaning {
+                pending.push(Pending { instance: instance.clone(), group, meaning });
+            }
+        }
+        (pending, for_others)
     }
 
     /// Whether the instance has been started since AWS told that it stops: its group has taken it out of the warm pool, whose stops are no
@@ -342,8 +362,8 @@ impl Inbox {
     /// The instances about which everything is done that the message asks for. It may have come again.
     fn done(&self, message: &str) -> BTreeSet<InstanceId> {
         let mut done = self.left.get(message).map(|left| left.ours.clone()).unwrap_or_default();
-        if let Some(Waiting { ours, meanings, .. }) = self.waiting.get(message) {
-            let is_over = |id: &&InstanceId| !meanings.iter().any(|(waits, ..)| waits == *id);
+        if let Some(Waiting { ours, pending, .. }) = self.waiting.get(message) {
+            let is_over = |id: &&InstanceId| pending.iter().all(|pending| pending.instance != **id);
             done.extend(ours.iter().filter(is_over).cloned());
         }
         done
@@ -402,8 +422,8 @@ impl Inbox {
             return false;
         };
         let is_about = |id: &InstanceId| {
-            let mut waiting = self.waiting.values().flat_map(|waiting| &waiting.meanings);
-            waiting.any(|(waits, _, meaning)| waits == id && meaning.closes_for_a_recommendation())
+            let mut pending = self.waiting.values().flat_map(|waiting| &waiting.pending);
+            pending.any(|it| it.instance == *id && it.meaning.closes_for_a_recommendation())
         };
         let wall = self.shared.clock.wall();
         let is_closed = |id: &InstanceId| {
@@ -428,14 +448,8 @@ impl Inbox {
     }
 
     /// Has a notice acted on.
-    fn note(
-        &mut self,
-        id: &str,
-        instance: &InstanceId,
-        group: &GroupName,
-        meaning: &Meaning,
-        now: Timestamp,
-    ) {
+    fn note(&mut self, id: &str, pending: &Pending, now: Timestamp) {
+        let Pending { instance, group, meaning } = pending;
         match meaning {
             Meaning::Held { .. } => {
                 let reads = Reads { due: now, count: 0, in_flight: false };
@@ -455,9 +469,9 @@ impl Inbox {
         let wanted: BTreeSet<&GroupName> = self
             .waiting
             .values()
-            .flat_map(|waiting| &waiting.meanings)
-            .filter(|(.., meaning)| matches!(meaning, Meaning::Held { .. }))
-            .map(|(_, group, _)| group)
+            .flat_map(|waiting| &waiting.pending)
+            .filter(|pending| matches!(pending.meaning, Meaning::Held { .. }))
+            .map(|pending| &pending.group)
             .collect();
         self.reads.retain(|group, reads| reads.in_flight || wanted.contains(group));
         let due: Vec<GroupName> = self
@@ -482,7 +496,7 @@ impl Inbox {
     fn settle(&mut self, now: Timestamp) {
         let shared = Arc::clone(&self.shared);
         for (id, waiting) in &mut self.waiting {
-            waiting.meanings.retain(|(instance, _, meaning)| {
+            waiting.pending.retain(|Pending { instance, meaning, .. }| {
                 let is_called_off =
                     matches!(meaning, Meaning::Expected(_)) && !shared.notices.counts(instance, id);
                 let is_over = is_called_off || is_over(meaning, &shared, instance, now);
@@ -495,7 +509,16 @@ impl Inbox {
         let wall = later(now, shared.clock.ahead());
         self.left.retain(|_, left| left.until > wall);
         self.stopped.retain(|_, at| lapses(&News::StateChange, *at) > wall);
-        let is_done = |_: &String, waiting: &mut Waiting| waiting.meanings.is_empty();
+        self.part_with_what_is_done(wall);
+        let others = self.waiting.values().filter(|waiting| !waiting.may_wait(now));
+        let oldest = others.map(|waiting| waiting.written_at).min();
+        shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
+        self.keep_hidden(now);
+    }
+
+    /// Deletes the messages with which everything is done, or leaves them for others.
+    fn part_with_what_is_done(&mut self, wall: Timestamp) {
+        let is_done = |_: &String, waiting: &mut Waiting| waiting.pending.is_empty();
         let done: Vec<_> = self.waiting.extract_if(.., is_done).collect();
         let mut over = Vec::new();
         for (id, Waiting { receipt, ours, for_others, .. }) in done {
@@ -507,23 +530,21 @@ impl Inbox {
                 None => over.push(receipt),
             }
         }
-        let others = self.waiting.values().filter(|waiting| !waiting.may_wait(now));
-        let oldest = others.map(|waiting| waiting.written_at).min();
-        shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
         self.delete(over);
-        let due: Vec<String> = self
-            .waiting
-            .values_mut()
-            .filter(|waiting| {
-                waiting.for_others.is_none() && elapsed(waiting.hidden_since, now) >= HIDDEN / 2
-            })
-            .map(|waiting| {
-                waiting.hidden_since = now;
-                waiting.receipt.clone()
-            })
-            .collect();
+    }
+
+    /// Hides the messages that wait, and are for nobody else, before others see them again.
+    fn keep_hidden(&mut self, now: Timestamp) {
+        let is_due = |waiting: &&mut Waiting| {
+            waiting.for_others.is_none() && elapsed(waiting.hidden_since, now) >= HIDDEN / 2
+        };
+        let due = self.waiting.values_mut().filter(is_due).map(|waiting| {
+            waiting.hidden_since = now;
+            waiting.receipt.clone()
+        });
+        let due: Vec<String> = due.collect();
         if !due.is_empty() {
-            let (aws, queue) = (shared.aws.clone(), self.queue.clone());
+            let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
             self.calls
                 .push(Box::pin(async move { Done::Changed(aws.keep_messages(&queue, &due, HIDDEN).await) }));
         }
@@ -555,8 +576,8 @@ impl Inbox {
         self.shared.notices.queues.forget(&self.queue);
         let mut receipts = Vec::new();
         for (id, waiting) in std::mem::take(&mut self.waiting) {
-            for (instance, ..) in waiting.meanings {
-                self.shared.notices.forget(&instance, &id);
+            for pending in waiting.pending {
+                self.shared.notices.forget(&pending.instance, &id);
             }
             receipts.push(waiting.receipt);
         }
@@ -583,7 +604,7 @@ impl Inbox {
 impl Waiting {
     /// Whether all that it asks for may wait for its turn.
     fn may_wait(&self, now: Timestamp) -> bool {
-        self.meanings.iter().all(|(.., meaning)| meaning.may_wait(now))
+        self.pending.iter().all(|pending| pending.meaning.may_wait(now))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::membership::Membership;
 use crate::scale_in::record::{Cause, Release};
+use crate::scale_in::situation::Turn;
 
 #[test]
 fn a_person_drains_with_now_and_replaces_with_replace() {
@@ -25,6 +26,31 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
     let plan = scene.plan();
     assert_eq!((reasons(&plan), plan.wake_at), (vec![], Some(at(10))));
     scene.later(10);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInNotPossible"]);
+}
+
+/// Or the hook would hold it until it times out, and its pods would be cut off.
+#[test]
+fn a_request_that_has_to_wait_or_cannot_be_met_keeps_nothing_from_draining_that_a_hook_holds_for_its_root_volume()
+ {
+    for (word, may_shrink, cause, release) in [
+        ("now", false, Cause::LifecycleHook, Release::CompleteHook),
+        ("now", true, Cause::Operator, Release::TerminateAndDecrement),
+        ("replace", true, Cause::Operator, Release::Terminate),
+    ] {
+        let mut scene = node().hooked(60).annotated(word);
+        (scene.may_shrink, scene.turn) = (may_shrink, Turn::Waits { under_way: 1, before: 3 });
+        scene.plan();
+        assert_eq!(scene.view().scale_in(), None, "{word} {may_shrink}");
+        scene.instance = in_group(Lifecycle::ReplacingVolumeWait);
+        scene.held_since = Some(at(0));
+        scene.plan();
+        let record = scene.record();
+        assert_eq!((record.cause, record.release), (cause, release), "{word} {may_shrink}");
+    }
+    // Another's hook is none of ours.
+    let mut scene = node().annotated("now");
+    (scene.may_shrink, scene.instance) = (false, in_group(Lifecycle::ReplacingVolumeWait));
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotPossible"]);
 }
 

@@ -7,7 +7,7 @@ use ebbtide::sim::cluster::{Event, NodeChange};
 
 use crate::history::{History, Note};
 use crate::play::{MANAGED, OURS, RECORD};
-use crate::scenario::{Cause, GroupCause};
+use crate::scenario::{Cause, GroupCause, Kind, Workload};
 
 /// A hook holds an instance for a hundred heartbeat time-outs; one less, as the program leaves the last to others.
 const HEARTBEATS: u32 = 99;
@@ -131,7 +131,20 @@ impl History {
             aws::Event::TerminationStarted { instance: id, .. } if id == instance => Some(entry.at),
             _ => None,
         });
-        self.requested(instance).into_iter().chain(notices).chain(held).filter(|moment| *moment <= at).max()
+        let limits = self.requested(instance).into_iter().chain(self.begun(instance));
+        limits.chain(notices).chain(held).filter(|moment| *moment <= at).max()
+    }
+
+    /// When a scale-in of the instance's node began: a person's request may wait for its turn before.
+    fn begun(&self, instance: &str) -> Option<Timestamp> {
+        let node = self.names.get(instance)?;
+        let is_record = |change: &NodeChange| matches!(change, NodeChange::Annotated(key, value) if key == RECORD && value.contains(instance));
+        self.cluster.iter().find_map(|entry| match &entry.what {
+            Event::NodeChanged { node: name, changes } if name == node => {
+                changes.iter().any(is_record).then_some(entry.at)
+            }
+            _ => None,
+        })
     }
 
     /// Until when our hook holds an instance by what every replica can know at a moment, and how many heartbeats have failed since. One of
@@ -170,7 +183,9 @@ impl History {
     /// Whether pods on the instance with this grace may be cut into at a moment.
     pub(super) fn time_is_up(&self, instance: &str, grace: i64, at: Timestamp) -> bool {
         let requested = self.requested(instance).unwrap_or(at);
-        let has_orders = self.scenario.workloads.iter().any(|workload| workload.order.is_some());
+        // Who tolerates everything of its own, and serves the node, is asked last.
+        let has_order = |w: &Workload| w.order.is_some() || w.tolerates_all && w.kind == Kind::Bare;
+        let has_orders = self.scenario.workloads.iter().any(has_order);
         // DaemonSet pods that are asked have their grace after the flush.
         let flush = i64::from(self.scenario.program.flush) + 30;
         // Some graces fit into no time, and into no sum.

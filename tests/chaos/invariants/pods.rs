@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Violation;
 use crate::history::{History, Note};
 use crate::play::OURS;
-use crate::scenario::{Cause, Damage, Deed, Kind, Workload};
+use crate::scenario::{Cause, Damage, Deed, GroupCause, Kind, Workload};
 
 /// How long a pod on a dead machine is waited for beyond its grace.
 pub(super) const DEAD: SignedDuration = SignedDuration::from_mins(1);
@@ -120,7 +120,8 @@ fn releases(history: &History) -> Vec<(Timestamp, String)> {
             }
             AwsEvent::TerminationStarted { instance, .. } if is_called(history, n, instance) => {
                 let held = |e: &AwsEvent| matches!(e, AwsEvent::EnteredWait { instance: id, hook, .. } if id == instance && hook == OURS);
-                if !history.aws[n..].iter().any(|later| held(&later.what)) {
+                let is_held = history.aws[n..].iter().any(|later| held(&later.what));
+                if !is_held && !loses_its_hook(history, instance, entry.at) {
                     all.push((entry.at, instance.clone()));
                 }
             }
@@ -128,6 +129,19 @@ fn releases(history: &History) -> Vec<(Timestamp, String)> {
         }
     }
     all
+}
+
+/// Whether somebody took our hook off the instance's group after the instance began to end, and before the hook held it: minutes may pass.
+fn loses_its_hook(history: &History, instance: &str, at: Timestamp) -> bool {
+    let group = history.lives.get(instance).map_or("", |life| life.group.as_str());
+    let ends = |e: &AwsEvent| matches!(e, AwsEvent::Powered { instance: id, power: Power::ShuttingDown, .. } if id == instance);
+    let end = history.aws.iter().find(|entry| entry.at >= at && ends(&entry.what)).map(|entry| entry.at);
+    history.diary.iter().any(|(when, note)| match note {
+        Note::AskedOfGroup(GroupCause::Unhooked, name) => {
+            name == group && *when >= at && end.is_none_or(|end| *when <= end)
+        }
+        _ => false,
+    })
 }
 
 /// Whether the hook that is completed at this place of the journal is so by a call, and not because somebody has taken it off.
@@ -186,9 +200,9 @@ impl History {
         {
             return true;
         }
-        // cluster-autoscaler gives a pod without a grace none: its object has gone before its containers have.
+        // cluster-autoscaler gives a pod without a grace none, and so does a person: its object has gone before its containers have.
         if run.asked.is_some_and(|asked| asked.grace == 0 && at < asked.at + KILLED)
-            && self.is_drained_by_autoscaler(instance, at)
+            && (self.is_drained_by_autoscaler(instance, at) || at >= self.mended())
         {
             return true;
         }

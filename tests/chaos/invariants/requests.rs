@@ -12,8 +12,9 @@ use jiff::Timestamp;
 
 use super::Violation;
 use super::calls::{CALM, MINUTE};
-use crate::history::History;
+use crate::history::{History, Note};
 use crate::play::RECORD;
+use crate::scenario::Deed;
 
 /// The most of one kind a minute.
 struct Most {
@@ -26,18 +27,19 @@ struct Most {
     node: usize,
     /// For each pod on one.
     pod: usize,
-    /// For each workload pod that comes to one within the minute, on top.
-    newcomer: usize,
+    /// For each time that one begins anew within the minute, on top: a workload pod comes to it, or somebody takes a record off that AWS has
+    /// been told of.
+    anew: usize,
 }
 
 const fn most(verb: Verb, resource: &'static str, replica: usize, node: usize, pod: usize) -> Most {
-    Most { verb, resource, replica, node, pod, newcomer: 0 }
+    Most { verb, resource, replica, node, pod, anew: 0 }
 }
 
 impl Most {
-    /// A node that flushes drains for a pod that comes, and flushes anew: its phase is written twice, whoever asks the pod to go.
-    const fn twice_for_newcomers(self) -> Self {
-        Self { newcomer: 2, ..self }
+    /// So many more when a node that flushes drains once more, and flushes anew.
+    const fn anew(self, anew: usize) -> Self {
+        Self { anew, ..self }
     }
 }
 
@@ -49,8 +51,8 @@ const MOST: &[Most] = &[
     most(Verb::Watch, "daemonsets", 2, 0, 0),
     most(Verb::Watch, "volumeattachments", 2, 0, 0),
     // Begun anew where a list before the release shows a pod that they have not shown yet.
-    most(Verb::Watch, "pods", 0, 4, 0).twice_for_newcomers(),
-    most(Verb::List, "pods", 0, 8, 0).twice_for_newcomers(),
+    most(Verb::Watch, "pods", 0, 4, 0).anew(2),
+    most(Verb::List, "pods", 0, 8, 0).anew(2),
     // One object, every 30 s: whether an etcd was restored from a backup.
     most(Verb::List, "poddisruptionbudgets", 3, 0, 0),
     // Every second by who does not lead, renewed every three seconds by who does.
@@ -60,10 +62,10 @@ const MOST: &[Most] = &[
     most(Verb::Get, "configmaps", 2, 0, 0),
     most(Verb::Patch, "configmaps", 2, 0, 0),
     // The marks and phases of the shortest scale-in, and some that were overtaken; the taint is renewed every three minutes.
-    most(Verb::Patch, "nodes", 0, 9, 0).twice_for_newcomers(),
+    most(Verb::Patch, "nodes", 0, 9, 0).anew(2),
     most(Verb::Get, "nodes", 0, 2, 0),
     // Each phase.
-    most(Verb::Patch, "nodes/status", 0, 6, 0).twice_for_newcomers(),
+    most(Verb::Patch, "nodes/status", 0, 6, 0).anew(2),
     // A DaemonSet that no watch shows is asked for by name.
     most(Verb::Get, "daemonsets", 0, 0, 2),
     // Flow control's refusal, and that by a budget nobody can name, is tried again every 5 s.
@@ -72,7 +74,7 @@ const MOST: &[Most] = &[
     most(Verb::Patch, "pods/status", 0, 0, 4),
     most(Verb::Delete, "pods", 0, 0, 4),
     most(Verb::Patch, "pods", 0, 0, 4),
-    most(Verb::Create, "events", 0, 4, 2),
+    most(Verb::Create, "events", 0, 4, 2).anew(3),
 ];
 
 /// A minute with more requests than that.
@@ -88,15 +90,15 @@ pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
         };
         let on_them: Vec<_> = history.runs.iter().filter(|run| is_there(&run.node)).filter(exists).collect();
         let has_come = |run: &&&Run| !run.daemon && run.from.is_some_and(|since| since >= from);
-        let newcomers = on_them.iter().filter(has_come).count();
+        let cancelled = |(at, note): &&(Timestamp, Note)| {
+            matches!(note, Note::Person(Deed::Cancel, _)) && (from..to).contains(at)
+        };
+        let anew = on_them.iter().filter(has_come).count() + history.diary.iter().filter(cancelled).count();
         let (replicas, pods) = (history.scenario.program.replicas as usize, on_them.len());
         for ((verb, resource), asked) in asked(history, from, to) {
             let of_kind = MOST.iter().find(|kind| (kind.verb, kind.resource) == (verb, resource.as_str()));
             let most = of_kind.map_or(0, |kind| {
-                kind.replica * replicas
-                    + kind.node * nodes.len()
-                    + kind.pod * pods
-                    + kind.newcomer * newcomers
+                kind.replica * replicas + kind.node * nodes.len() + kind.pod * pods + kind.anew * anew
             });
             if asked > most {
                 let what = format!(

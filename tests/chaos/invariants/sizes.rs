@@ -11,10 +11,10 @@ use super::Violation;
 use super::ends::has_autoscalers_taint;
 use super::pods::is_called;
 use crate::history::{History, Note};
-use crate::scenario::{Cause, GroupCause};
+use crate::scenario::{AwsFault, Cause, GroupCause, What};
 
-/// How long a look at AWS and the request that follows it take at the most.
-const CROSSED: SignedDuration = SignedDuration::from_secs(2);
+/// How old a look at AWS is at the most when a request has followed it, if nothing is wrong there.
+const CROSSED: SignedDuration = SignedDuration::from_secs(15);
 
 /// How old a description may be in an answer.
 const REFRESHED: SignedDuration = SignedDuration::from_secs(95);
@@ -86,14 +86,23 @@ pub(super) fn unasked(history: &History) -> Vec<Violation> {
     found
 }
 
-/// Whether AWS was told to end an instance, and lower the size, while somebody else's request for the same was on its way.
+/// Whether AWS was told to end an instance, and lower the size, when it had just begun to end that by itself or for somebody else, or had
+/// while its descriptions were older than that.
 fn is_crossed(history: &History, n: usize) -> bool {
     let at = history.aws[n].at;
     let ended = |e: &Event| match e {
         Event::TerminationStarted { instance, .. } => is_called(history, n, instance),
         _ => false,
     };
-    history.aws[..n].iter().any(|entry| at - CROSSED <= entry.at && entry.at < at && ended(&entry.what))
+    let stale = history.diary.iter().filter_map(|(when, note)| match note {
+        Note::Did(What::Aws(AwsFault::Stale { by, lasting })) => {
+            let until = *when + SignedDuration::from_secs(i64::from(*lasting));
+            (*when <= at && at <= until).then_some(SignedDuration::from_secs(i64::from(*by)))
+        }
+        _ => None,
+    });
+    let from = at - CROSSED - stale.max().unwrap_or_default();
+    history.aws[..n].iter().any(|entry| from <= entry.at && entry.at < at && ended(&entry.what))
 }
 
 /// Whether somebody has wished the end of an instance.
