@@ -56,6 +56,13 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             cut_off(s, &record, pod, limit.unwrap_or(s.now), plan);
         }
     }
+    if workloads.is_empty() && !late && s.is_relisting {
+        // Who has been bound to the node meanwhile is known only when that is done.
+        if let Some(limit) = limit {
+            plan.wake(limit);
+        }
+        return release::announce_unlisted(s, &record, plan);
+    }
     if workloads.is_empty() || late {
         return enter_flushing(s, &record, workloads.len(), plan);
     }

@@ -248,7 +248,10 @@ impl Course {
     /// How it ended, if it has. `is_gone`: the Node.
     fn ending(&self, is_gone: bool) -> Ending {
         match (self.record.phase, is_gone) {
-            (Phase::Releasing, true) if self.is_cut_short => Ending::CutShort,
+            // Another process, that deleted them, may have led before: the record tells of those that were left in the end.
+            (Phase::Releasing, true) if self.is_cut_short || self.record.empty_since.is_none() => {
+                Ending::CutShort
+            }
             (Phase::Releasing, true) => Ending::Released,
             (Phase::Releasing, false) => Ending::Returned,
             (Phase::Draining | Phase::Flushing, true) => Ending::Lost,
@@ -312,7 +315,7 @@ mod tests {
         let first = record(100);
         history.see(&node, Some(&first), None, at(100));
         history.see(&node, Some(&first), None, at(101));
-        let flushing = first.entering(Phase::Flushing, at(130));
+        let flushing = Record { empty_since: Some(at(130)), ..first.entering(Phase::Flushing, at(130)) };
         history.see(&node, Some(&flushing), None, at(130));
         let releasing = flushing.entering(Phase::Releasing, at(135));
         history.see(&node, Some(&releasing), None, at(135));

@@ -139,8 +139,8 @@ pub struct Memory {
     pub told_not_held: bool,
     /// What was announced last, by topic, and when.
     pub announced: BTreeMap<String, Timestamp>,
-    /// AWS refuses to shrink the group.
-    pub at_minimum: bool,
+    /// When AWS refused to shrink the group.
+    pub at_minimum_since: Option<Timestamp>,
     /// Since when this run has seen no workload on the node.
     pub empty_since: Option<Timestamp>,
     /// UIDs of DaemonSets that the API server does not have.
@@ -372,6 +372,11 @@ impl Memory {
         }
     }
 
+    /// Whether the node's pods could not be listed when that was last tried.
+    pub fn is_listing_failing(&self) -> bool {
+        self.tries(&Task::ListPods).is_some_and(|tries| tries.failures > 0)
+    }
+
     /// Whether the termination that is noted for this moment certainly had no effect. The moment may have been read by the wall clock twice,
     /// which differs a little from ours by then.
     pub fn is_void(&self, noted_at: Timestamp) -> bool {
@@ -387,7 +392,7 @@ impl Memory {
 
     /// Of another scale-in nothing counts that was found out in this one.
     pub fn forget_the_scale_in(&mut self) {
-        self.at_minimum = false;
+        self.at_minimum_since = None;
         self.refused_by_aws = None;
         self.returns = Returns::default();
         self.rolled = Rolled::default();
@@ -502,7 +507,7 @@ impl Memory {
         }
         self.note_void(noted_at);
         if matches!(error, AwsError::AtMinimum { .. }) {
-            self.at_minimum = true;
+            self.at_minimum_since = Some(now);
             return self.worked(Task::Terminate, now);
         }
         self.note_refusal(error);

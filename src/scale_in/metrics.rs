@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -17,7 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::history::{Ended, Ending};
 use super::load_balancers::LoadBalancers;
 use super::outcome::Removal;
-use super::record::{Annotation, Cause, Written};
+use super::record::{Annotation, Cause, Phase, Record, Written};
 use super::waiting::{Board, WaitReason};
 use crate::aws::AwsError;
 use crate::clock::{Clock, elapsed};
@@ -278,12 +279,15 @@ impl Collector for UnderWay {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let mut scale_ins: BTreeMap<(String, String), i64> = BTreeMap::new();
         let mut oldest = Duration::ZERO;
+        let mut nearest: Option<Duration> = None;
+        let now = self.clock.wall();
         for node in self.nodes.all() {
             let labels = match node.record.as_deref().map(Annotation::written) {
                 Some(Written::Request(_)) => (Cause::Operator.to_string(), "Queued".to_owned()),
                 _ => match node.scale_in() {
                     Some(record) => {
-                        oldest = oldest.max(elapsed(record.requested_at, self.clock.wall()));
+                        oldest = oldest.max(elapsed(record.requested_at, now));
+                        nearest = [nearest, limit_left(record, now)].into_iter().flatten().min();
                         (record.cause.to_string(), record.phase.to_string())
                     }
                     None => continue,
@@ -308,6 +312,15 @@ impl Collector for UnderWay {
             MetricType::Gauge,
         )?;
         ConstGauge::new(oldest.as_secs_f64()).encode(gauge)?;
+        if let Some(nearest) = nearest {
+            let gauge = encoder.encode_descriptor(
+                "ebbtide_scale_in_nearest_limit",
+                "Time until the nearest limit of a long drain, at which the pods that are left are deleted whatever their budgets say; absent if none has one",
+                Some(&Unit::Seconds),
+                MetricType::Gauge,
+            )?;
+            ConstGauge::new(nearest.as_secs_f64()).encode(gauge)?;
+        }
         let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
         let mut blocked: BTreeMap<String, i64> = BTreeMap::new();
         for w in self.board.all().values().flat_map(|progress| &progress.waiting) {
@@ -338,6 +351,18 @@ impl Collector for UnderWay {
         ConstGauge::new(i64::try_from(self.load_balancers.held()).unwrap_or(i64::MAX)).encode(gauge)?;
         encode_blocked(encoder, blocked)
     }
+}
+
+/// A drain that has gone on for so long, and was to have more than [`LONG`] ...
+const LASTING: Duration = Duration::from_mins(10);
+/// ... is worth a look when its limit comes near: shorter limits are a notice's, or somebody's choice.
+const LONG: Duration = Duration::from_mins(30);
+
+/// What is left of the time of a long drain that has gone on for a while.
+fn limit_left(record: &Record, now: Timestamp) -> Option<Duration> {
+    let limit = record.release_by.filter(|_| record.phase == Phase::Draining)?;
+    let is_long = elapsed(record.requested_at, limit) > LONG;
+    (is_long && elapsed(record.requested_at, now) >= LASTING).then(|| elapsed(now, limit))
 }
 
 /// How many budgets have series of their own. More than these hold nodes up only if something is wrong with all of them.

@@ -116,8 +116,7 @@ fn look_up_daemon_sets(s: &Situation<'_>, plan: &mut Plan) {
 }
 
 fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    // A machine that AWS ends is not opened again: it is replaced.
-    if s.memory.at_minimum && record.release == Release::TerminateAndDecrement && record.ends_at.is_none() {
+    if is_refused_at_minimum(s, record) {
         return cancel_at_minimum(s, record, plan);
     }
     if is_back(s, record, plan) {
@@ -260,9 +259,25 @@ fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration
     s.node.ready == Ready::Yes && release::is_missing_for(s, seen, duration, plan)
 }
 
-/// AWS refuses to shrink the group: cancels, rather than keep an empty node for ever.
+/// Whether AWS refuses to shrink the group by an instance that is in service. One that leaves it already was taken out by somebody else, or by
+/// an earlier call of ours; and a machine that AWS ends is not opened again, but replaced.
+fn is_refused_at_minimum(s: &Situation<'_>, record: &Record) -> bool {
+    let is_live = matches!(&s.instance, Membership::In { lifecycle, .. } if lifecycle.is_live());
+    let may_be_spared = record.release == Release::TerminateAndDecrement && record.ends_at.is_none();
+    s.memory.at_minimum_since.is_some() && may_be_spared && is_live
+}
+
+/// AWS refuses to shrink the group: cancels, rather than keep an empty node for ever. Not before a refresh that began after that shows the
+/// instance in service.
 fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    take_off(s, plan, events::cancelled_at_minimum(&record.group, &record.instance));
+    let (Membership::In { seen, .. }, Some(refused_at)) = (&s.instance, s.memory.at_minimum_since) else {
+        return;
+    };
+    if *seen < refused_at {
+        release::refresh_after(s, refused_at, plan);
+    } else if !release::may_still_end(s, *seen, plan) {
+        take_off(s, plan, events::cancelled_at_minimum(&record.group, &record.instance));
+    }
 }
 
 /// Puts the node back into service and announces why.

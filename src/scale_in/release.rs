@@ -29,6 +29,12 @@ use crate::k8s::{GroupName, InstanceId};
 /// How long after a call it may still take effect, and a refresh may still show the state before it.
 pub(super) const TERMINATE_AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
+/// How long what was written to a connection may still arrive after its caller has given it up: where the network is cut, the kernel repeats
+/// it.
+///
+/// Source: `tcp_orphan_retries` in [IP Sysctl](https://docs.kernel.org/networking/ip-sysctl.html).
+const DELIVERED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
+
 /// A termination that waited longer is noted anew: another run goes by the noted time. The write that notes it may take as long as
 /// admission webhooks hang, and comes first.
 pub(super) const SENT_WITHIN: SignedDuration = SignedDuration::from_secs(45);
@@ -199,7 +205,10 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action
     if *lifecycle == Lifecycle::Retained {
         return (Release::Terminate, give_up_replacement(s, record));
     }
-    if s.memory.at_minimum && record.ends_at.is_some() && record.release == Release::TerminateAndDecrement {
+    if s.memory.at_minimum_since.is_some()
+        && record.ends_at.is_some()
+        && record.release == Release::TerminateAndDecrement
+    {
         return (Release::Terminate, None);
     }
     // It goes into the warm pool because the group shrinks: no replacement comes.
@@ -437,7 +446,7 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
     if let Some(hard) = hard {
         plan.wake(hard);
     }
-    if s.memory.tries(&Task::ListPods).is_some_and(|tries| tries.failures > 0) {
+    if s.memory.is_listing_failing() {
         announce_unlisted(s, record, plan);
     }
     let twins = s.twins.iter().filter(|_| s.is_primary);
@@ -542,12 +551,16 @@ fn is_told_and_in_a_state_unknown(s: &Situation<'_>, record: &Record, plan: &mut
 }
 
 /// From when on AWS shows all that comes of a termination that was sent at `at`. One that another run has sent may still be on its way for as
-/// long as its signature lives, and one that AWS has acknowledged is not sent again before either, unless a second one does no harm
-/// (`is_repeatable`).
+/// long as its signature lives, and one that AWS has acknowledged is not sent again before either; one of this run that nothing was heard of,
+/// for as long as a connection that is cut may still deliver it. Unless a second one does no harm (`is_repeatable`).
 fn settled_at(s: &Situation<'_>, at: Timestamp, is_repeatable: bool) -> Timestamp {
     let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
-    let is_long = !is_repeatable && (is_anothers || s.memory.is_acknowledged);
-    later(at, if is_long { SENT_WITHIN + SIGNATURE_LIFE } else { TERMINATE_AGAIN_AFTER })
+    let settles = match (is_repeatable, is_anothers || s.memory.is_acknowledged) {
+        (true, _) => TERMINATE_AGAIN_AFTER,
+        (false, true) => SENT_WITHIN + SIGNATURE_LIFE,
+        (false, false) => DELIVERED_WITHIN,
+    };
+    later(at, settles)
 }
 
 /// Whether AWS may be told now without the risk of telling it twice.

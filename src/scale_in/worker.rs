@@ -302,7 +302,8 @@ impl Worker {
         let plan = plan(&situation);
         if let Some(instance) = node.instance.as_ref().filter(|_| look.is_primary) {
             // A workload that has come meanwhile, or may have, leaves first.
-            let is_releasing = self.is_in(Phase::Releasing) && plan.occupied == Some(false) && !is_relisting;
+            let is_known = !is_relisting && !self.memory.is_listing_failing();
+            let is_releasing = self.is_in(Phase::Releasing) && plan.occupied == Some(false) && is_known;
             self.shared.holds.note_releasing(instance, is_releasing, now);
         }
         let wanted = needs_worker(&self.shared, &node, &look.twins, &situation.instance);

@@ -22,7 +22,7 @@ use ebbtide::sim::http::{Lost, Request, Response, aws_client};
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -231,6 +231,33 @@ async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
     let lock = groups.lock_to_lower(&GROUP.into()).await;
     sizing.lower(&lock, 5, 3, &ids(&short.before[1..])).await.expect("lowered");
     assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
+    running.finish().await;
+    drop(lock);
+    let leadership = Leadership::alone(clock);
+    let released = tokio::time::timeout(SOON, protection.run(&leadership));
+    assert!(released.await.is_err(), "it goes on for ever");
+    short.ends_clean().await;
+}
+
+/// As when the machine was suspended: what was decided before may be wrong by now.
+#[tokio::test(start_paused = true)]
+async fn a_size_that_was_decided_before_a_pause_is_not_set() {
+    let short = Short::group().await;
+    let aws = somebody(&short.scene.world);
+    let (groups, clock) = (Arc::new(Groups::new(SOON)), short.scene.world.clock.of_its_own());
+    let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
+    let (selectors, running) = (Selectors::default(), Running::default());
+    let sizing =
+        AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
+    let suspended = clock.clone();
+    let pause = move |_: &mut State, _| suspended.step(SignedDuration::from_mins(1));
+    short.scene.world.aws.before_next(Operation::SetInstanceProtection, pause);
+    let lock = groups.lock_to_lower(&GROUP.into()).await;
+    let protect = ids(&short.before[1..]);
+    sizing.lower(&lock, 5, 3, &protect).await.expect_err("not any more");
+    running.finish().await;
+    assert_eq!(short.scene.desired(), 5);
+    sizing.lower(&lock, 5, 3, &protect).await.expect("lowered");
     running.finish().await;
     drop(lock);
     let leadership = Leadership::alone(clock);

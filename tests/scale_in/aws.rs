@@ -8,7 +8,7 @@ use ebbtide::sim::aws::{
     Behaviour, Bucket, Death, Event, GroupSpec, HookResult, HookSpec, LifecycleState, Lose, Operation,
     TerminationCause, Timing, Trouble, Which,
 };
-use ebbtide::sim::cluster::{By, pod};
+use ebbtide::sim::cluster::{By, Event as ClusterEvent, NodeChange, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -16,7 +16,7 @@ use jiff::SignedDuration;
 
 use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, in_phase,
-    is_asked, longest_silence, notes, released_at, terminations,
+    is_asked, longest_silence, moments, notes, released_at, terminations,
 };
 use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
 
@@ -69,6 +69,23 @@ async fn a_termination_that_aws_acknowledged_is_not_repeated_though_looks_do_not
     }
 }
 
+/// The hook is kept for it, and the node closed.
+#[tokio::test(start_paused = true)]
+async fn a_drain_under_the_hook_goes_on_while_looks_do_not_show_for_minutes_that_aws_ends_the_instance() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(240).exits_after(200)]).await;
+    scene.pass_some(seconds(150)).await;
+    scene.world.aws.trouble(Which::of(&DESCRIBE).lasting(seconds(400)), Trouble::Stale(seconds(120)));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert!(!a_hook_timed_out(&scene.world));
+    assert!(has_exited(&scene.world, "web"));
+    assert_eq!(notes(&scene.world, &machine, "ScaleInReturned"), [""; 0]);
+    assert_eq!((decrements(&scene.world), scene.world.aws.calls(TERMINATE)), (1, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_termination_whose_answer_nobody_can_read_is_not_repeated() {
     for group in groups() {
@@ -88,14 +105,14 @@ async fn a_termination_whose_answer_nobody_can_read_is_not_repeated() {
 #[tokio::test(start_paused = true)]
 async fn a_termination_that_arrives_after_its_caller_gave_up_or_died_is_not_repeated() {
     for group in groups() {
-        for killed in [false, true] {
+        for (killed, late) in [(false, 20), (false, 45), (false, 100), (true, 20), (true, 100)] {
             let mut scene = Scene::with(group.clone()).await;
             let machine = scene.first();
             scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
             scene
                 .world
                 .aws
-                .trouble(Which::of(&[TERMINATE]).about(&machine.instance), Trouble::Late(seconds(20)));
+                .trouble(Which::of(&[TERMINATE]).about(&machine.instance), Trouble::Late(seconds(late)));
             scene.scale_in(&machine, Cause::Autoscaler).await;
             scene.pass_some(seconds(if killed { 33 } else { 1 })).await;
             if killed {
@@ -106,7 +123,7 @@ async fn a_termination_that_arrives_after_its_caller_gave_up_or_died_is_not_repe
             assert_eq!(
                 (scene.world.aws.calls(TERMINATE), decrements(&scene.world)),
                 (1, 1),
-                "killed: {killed}"
+                "killed: {killed}, late by {late} s"
             );
         }
     }
@@ -251,6 +268,26 @@ async fn a_decrement_that_aws_refuses_gives_the_node_back_and_is_not_asked_for_a
         scene.until_gone(machine).await;
         assert_nothing_lost(&scene.world);
         assert_eq!((terminations(&scene.world, machine).len(), decrements(&scene.world)), (1, 1));
+    }
+}
+
+/// Its node would be opened, and what comes to it end with the machine.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_instance_somebody_else_ends_at_that_moment_stays_closed_though_aws_refuses_the_decrement()
+ {
+    for group in [group(2), held_group(2, 60)] {
+        let scene = Scene::with(group.size(1, 1_000, 2)).await;
+        let machine = scene.first();
+        let instance = machine.instance.clone();
+        scene.world.aws.before_next(TERMINATE, move |aws, now| {
+            aws.terminate(&instance, TerminationCause::Request, now);
+            aws.set_desired("web", 1, now);
+        });
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        let is_opened = |e: &ClusterEvent| matches!(e, ClusterEvent::NodeChanged { node, changes } if *node == machine.name && changes.contains(&NodeChange::Unschedulable(false)));
+        assert_eq!(moments(&scene.world, is_opened), []);
+        assert_eq!(notes(&scene.world, &machine, "ScaleInCancelled"), [""; 0]);
     }
 }
 

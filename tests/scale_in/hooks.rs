@@ -215,23 +215,28 @@ async fn of_two_hooks_that_hold_an_instance_only_ours_is_completed() {
 /// Who has come to the node meanwhile is not known.
 #[tokio::test(start_paused = true)]
 async fn heartbeats_go_on_for_as_long_as_a_release_waits_for_a_list_of_pods() {
-    let scene = Scene::with(held_group(2, 60)).await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
-    scene.world.aws.trouble(
-        Which::of(&[Operation::CompleteLifecycleAction]).lasting(seconds(120)),
-        Trouble::Lost(Lose::BeforeEffect),
-    );
-    scene.scale_in(&machine, Cause::Group).await;
-    scene.until(|w| in_phase(w, &machine, "Releasing")).await;
-    scene.world.cluster.fail_next(10_000, Verb::List, "pods", Fault::InternalError);
-    scene.world.cluster.compact_history();
-    scene.world.cluster.close_watches();
-    scene.pass_some(seconds(900)).await;
-    assert!(!a_hook_timed_out(&scene.world));
-    scene.world.cluster.no_more_faults();
-    scene.until_gone(&machine).await;
-    scene.assert_left_well(&machine);
+    // Whether or not the watch, too, has broken.
+    for breaks in [true, false] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+        scene.world.aws.trouble(
+            Which::of(&[Operation::CompleteLifecycleAction]).lasting(seconds(120)),
+            Trouble::Lost(Lose::BeforeEffect),
+        );
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| in_phase(w, &machine, "Releasing")).await;
+        scene.world.cluster.fail_next(10_000, Verb::List, "pods", Fault::InternalError);
+        if breaks {
+            scene.world.cluster.compact_history();
+            scene.world.cluster.close_watches();
+        }
+        scene.pass_some(seconds(900)).await;
+        assert!(!a_hook_timed_out(&scene.world), "the watch breaks: {breaks}");
+        scene.world.cluster.no_more_faults();
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,7 +31,7 @@ use self::pending::{PendingRelease, PendingReleases};
 pub use self::tag::PROTECTION_TAG;
 use super::{Change, Groups, LowerLock, sizes};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
-use crate::clock::Clock;
+use crate::clock::{Clock, elapsed};
 use crate::cluster::Leadership;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::{Outage, chain};
@@ -63,6 +63,10 @@ enum Released {
     All,
 }
 
+/// By then a size is set that was decided, or not any more, as where this process, or its whole machine, was stopped meanwhile: another
+/// may have led since.
+const SET_WITHIN: Duration = Duration::from_secs(20);
+
 impl Protection {
     /// Protects nothing yet.
     pub fn new(aws: Aws, groups: Arc<Groups>, clock: Clock) -> Self {
@@ -79,7 +83,7 @@ impl Protection {
         mut answer: oneshot::Sender<Result<(), AwsError>>,
     ) {
         let LowerLock { protection: lock, size } = lock;
-        let group = lock.group();
+        let (group, decided_at) = (lock.group(), self.clock.wall());
         let (result, tagged) = calls::tag(&self.aws, &instances, self.clock.wall()).await;
         self.note_tagging(result.as_ref().err());
         let before = self.pending.get(group);
@@ -91,17 +95,21 @@ impl Protection {
             () = answer.closed() => None,
             protected = &mut protecting => Some(protected),
         };
-        let Some(protected) = protected else {
+        let was_heard = protected.is_some();
+        let is_recent = |_: &_| elapsed(decided_at, self.clock.wall()) <= SET_WITHIN;
+        let Some(protected) = protected.filter(is_recent) else {
             // The size was decided from a view that is old by now.
             drop(size);
             tracing::info!(
                 group = group.as_str(),
                 to,
-                "desired capacity not lowered: the caller has given up"
+                "desired capacity not lowered: the caller has given up, or this process was stopped meanwhile"
             );
             // The next try goes on from here: in a large group, protecting takes longer than anybody waits. And a call that nothing was
             // heard of may protect them later.
-            let _ = protecting.await;
+            if !was_heard {
+                let _ = protecting.await;
+            }
             self.pending.was_not_set(group, before, pending::HOLD);
             return self.pending.notify();
         };

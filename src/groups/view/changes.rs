@@ -18,6 +18,9 @@ use crate::k8s::{GroupName, InstanceId};
 /// API](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
 const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long at most an acknowledged termination counts that no description shows.
+const ENDS_WITHIN: Duration = Duration::from_mins(6);
+
 /// A change of ours that AWS has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -94,9 +97,16 @@ impl Changes {
         self.0.push(Accepted { at, change, before });
     }
 
-    /// Forgets what a snapshot of this time shows for certain.
-    pub(super) fn forget_shown(&mut self, taken_at: Timestamp) {
-        self.0.retain(|accepted| elapsed(accepted.at, taken_at) < SHOWN_WITHIN);
+    /// Forgets what a snapshot shows for certain. A termination that AWS has acknowledged may be missing in it for longer: until then the
+    /// instance would be taken for one in service.
+    pub(super) fn forget_shown(&mut self, base: &Snapshot) {
+        let is_in_service = |id: &InstanceId| {
+            base.instance(id).is_some_and(|(_, found)| found.lifecycle == Lifecycle::InService)
+        };
+        self.0.retain(|Accepted { at, change, .. }| {
+            let is_missing = matches!(change, Change::Terminated { instance, .. } if is_in_service(instance));
+            elapsed(*at, base.taken_at) < if is_missing { ENDS_WITHIN } else { SHOWN_WITHIN }
+        });
     }
 
     /// The snapshot as if it had seen the changes.
@@ -116,8 +126,11 @@ impl Changes {
 
     /// A group described at `now`, as if the description had seen the changes.
     pub(super) fn laid_over_group(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
-        let recent: Vec<_> =
-            self.0.iter().filter(|accepted| elapsed(accepted.at, now) < SHOWN_WITHIN).collect();
+        let counts = |accepted: &&Accepted| {
+            let is_end = matches!(accepted.change, Change::Terminated { .. });
+            elapsed(accepted.at, now) < if is_end { ENDS_WITHIN } else { SHOWN_WITHIN }
+        };
+        let recent: Vec<_> = self.0.iter().filter(counts).collect();
         let mut group = Group { asg: Arc::new(asg), ..Group::default() };
         lay_over(&mut group, &recent, Timestamp::MIN);
         Arc::unwrap_or_clone(group.asg)

@@ -214,7 +214,7 @@ impl Groups {
     }
 
     fn take(&self, seen: &mut Seen, snapshot: Snapshot) -> Arc<Snapshot> {
-        seen.changes.forget_shown(snapshot.taken_at);
+        seen.changes.forget_shown(&snapshot);
         self.forget_gone(&snapshot);
         let snapshot = Arc::new(match &seen.base {
             Some(before) => snapshot.after(before),

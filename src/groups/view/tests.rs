@@ -51,9 +51,26 @@ fn a_change_of_ours_shows_at_once_and_only_once() {
     // One that began after, and is answered from before.
     groups.publish(snapshot(6, 2, &[InService, InService]));
     assert_eq!(desired(&groups), 1);
-    // One that began long after: it is the truth, whatever it says.
-    groups.publish(snapshot(36, 3, &[InService, InService]));
-    assert_eq!(desired(&groups), 3);
+    // One that began long after, and shows it still as in service: AWS has said otherwise.
+    groups.publish(snapshot(36, 2, &[InService, InService]));
+    assert_eq!(desired(&groups), 1);
+    // But not for ever.
+    groups.publish(snapshot(365, 2, &[InService, InService]));
+    assert_eq!(desired(&groups), 2);
+}
+
+#[test]
+fn a_termination_that_was_shown_or_undone_counts_for_half_a_minute() {
+    use Lifecycle::{InService, Pending, Terminating, Warmed};
+    for shown in [Terminating, Warmed, Pending] {
+        let groups = Groups::new(Duration::from_mins(10));
+        groups.publish(snapshot(0, 2, &[InService, InService]));
+        groups.changed(at(5), terminated(true));
+        groups.publish(snapshot(36, 3, &[shown, InService]));
+        assert_eq!(desired(&groups), 3, "{shown:?}");
+        groups.publish(snapshot(46, 3, &[InService, InService]));
+        assert_eq!(desired(&groups), 3, "{shown:?}: it is back");
+    }
 }
 
 #[test]

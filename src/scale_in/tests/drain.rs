@@ -12,9 +12,30 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events;
 use crate::scale_in::memory::Task;
-use crate::scale_in::record::{Cause, Release};
+use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::OnDeadline;
 use crate::scale_in::waiting::WaitReason;
+
+/// DaemonSet pods would be asked to go before a pod that the watch has not shown.
+#[test]
+fn no_flush_begins_while_a_watch_that_broke_may_have_missed_a_pod() {
+    let mut scene = node().by_autoscaler();
+    scene.is_relisting = true;
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Draining);
+    scene.is_relisting = false;
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    // Not beyond the limit.
+    let mut scene = node().by_autoscaler().until(120);
+    scene.is_relisting = true;
+    scene.later(100);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Draining);
+    scene.later(19);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+}
 
 #[test]
 fn workloads_are_evicted_and_daemonset_mirror_finished_and_patient_pods_are_not() {

@@ -381,12 +381,12 @@ fn seen_now(scene: &mut Scene, lifecycle: Lifecycle) {
 }
 
 #[test]
-fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer_refresh() {
+fn a_termination_without_an_answer_is_repeated_only_after_two_minutes_and_a_newer_refresh() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     assert!(touches_aws(&scene.plan()));
     scene.later(1);
     scene.terminated(&Err(no_answer()));
-    scene.later(29);
+    scene.later(119);
     seen_now(&mut scene, Lifecycle::InService);
     assert!(!touches_aws(&scene.plan()), "it may still arrive, or not be seen yet");
     scene.later(60);
@@ -438,7 +438,7 @@ fn a_termination_that_had_to_wait_for_its_turn_counts_from_when_aws_was_told() {
         let record = Record { terminate_at: None, ..scene.record() };
         scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
         assert!(!touches_aws(&scene.plan()), "answered: {answered}");
-        scene.later(if answered { 342 } else { 30 });
+        scene.later(if answered { 342 } else { 120 });
         seen_now(&mut scene, Lifecycle::InService);
         assert!(touches_aws(&scene.plan()), "answered: {answered}");
     }
@@ -642,7 +642,7 @@ fn a_termination_that_another_process_has_noted_is_repeated_when_its_request_can
         scene.memory.told_at = told_at;
         scene
     };
-    for (told_at, again) in [(None, 346), (Some(at(0)), 346), (Some(at(1)), 31)] {
+    for (told_at, again) in [(None, 346), (Some(at(0)), 346), (Some(at(1)), 121)] {
         let mut scene = noted(told_at);
         for (second, touches) in [(again - 1, false), (again, true)] {
             scene.now = at(second);

@@ -312,7 +312,7 @@ fn what_aws_may_have_heard_during_the_drain_is_not_said_again_after_the_flush() 
     shown(&mut scene, Lifecycle::InService);
     let plan = scene.plan();
     assert_eq!((scene.record().phase, touches_aws(&plan)), (Phase::Releasing, false));
-    scene.later(30);
+    scene.later(120);
     shown(&mut scene, Lifecycle::InService);
     assert!(touches_aws(&scene.plan()), "it lives");
 }
