@@ -18,7 +18,7 @@ use super::terminations::Sent;
 use super::{Provider, RpcError, SizingError};
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
-use crate::groups::{Change, Group, GroupLock, Groups, LowerLock, Snapshot};
+use crate::groups::{Change, Group, GroupLock, Groups, LowerLock, Snapshot, size_in_doubt};
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::{Accepted, IntentError};
 
@@ -55,11 +55,20 @@ impl Provider {
         };
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
-        let fresh = self.fresh_group(deadline, group).await?;
-        let to = decide(&fresh)?;
-        let (name, from) = (&fresh.asg.name, fresh.asg.desired);
-        self.set(deadline, &fresh, to, self.sizing.raise(&lock, from, to)).await?;
-        self.groups.note_asked_for(name);
+        let Described { mut group, larger } = self.describe(deadline, group).await?;
+        let name = group.asg.name.clone();
+        let described = group.asg.desired;
+        // One node too many costs money for a while; a smaller size, set by mistake, costs nodes.
+        let from = larger.unwrap_or(described);
+        Arc::make_mut(&mut group.asg).desired = from;
+        let to = decide(&group)?;
+        self.set(deadline, &group, to, self.sizing.raise(&lock, from, to)).await?;
+        if larger.is_some() {
+            // For a while, descriptions may go on to say that.
+            self.groups
+                .changed(self.clock.now(), Change::Desired { group: name.clone(), from: described, to });
+        }
+        self.groups.note_asked_for(&name);
         Ok(())
     }
 
@@ -73,8 +82,9 @@ impl Provider {
         // The minimum is kept with what is accepted meanwhile.
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(group)).await?;
-        let fresh = self.fresh_group(deadline, group).await?;
-        let missing = self.missing(group)?.len();
+        let described = self.describe(deadline, group).await?;
+        self.refuse_doubtful(&described)?;
+        let (fresh, missing) = (described.group, self.missing(group)?.len());
         let names = self.placeholders.not_on_their_way(group, self.clock.now());
         let late = fresh.asg.missing().saturating_sub(missing.saturating_sub(names.len()));
         let late = i32::try_from(late).unwrap_or(i32::MAX);
@@ -146,8 +156,15 @@ impl Provider {
         let (mut deletion, missing) = read()?;
         let mut given_up = Ok(());
         if !deletion.is_of_nodes_alone() {
-            let fresh = self.fresh_group(deadline, name).await?;
+            let described = self.describe(deadline, name).await?;
             let named = deletion.placeholders.len();
+            if named > 0 {
+                given_up = self.refuse_doubtful(&described);
+            }
+            if given_up.is_err() {
+                deletion.placeholders.clear();
+            }
+            let fresh = described.group;
             let to = deletion.settle(&fresh, &missing, &*self.scale_ins, &being_terminated)?;
             if deletion.placeholders.len() < named {
                 // AWS has tried again, or the minimum was raised: a refresh takes the errors off, for which cluster-autoscaler asks
@@ -209,13 +226,23 @@ impl Provider {
     }
 
     /// The group as AWS describes it now. The snapshot is updated where it differs.
-    async fn fresh_group(&self, deadline: Deadline, name: &str) -> Result<Group, RpcError> {
-        let seen = group(&*self.view()?, name)?;
-        let fresh = deadline.call("describing the group", self.sizing.current(&seen)).await??;
-        for change in Change::learned(&seen.asg, &fresh.asg) {
+    async fn describe(&self, deadline: Deadline, name: &str) -> Result<Described, RpcError> {
+        let (asked, view) = (self.clock.now(), self.view()?);
+        let seen = group(&view, name)?;
+        let group = deadline.call("describing the group", self.sizing.current(&seen)).await??;
+        for change in Change::learned(&view, &group.asg, asked) {
             self.groups.changed(self.clock.now(), change);
         }
-        Ok(fresh)
+        let larger = size_in_doubt(&view, &group.asg, asked);
+        Ok(Described { group, larger })
+    }
+
+    /// Refuses a size that may be from before another one was set: a lower one, decided from it, could be anything to the group as it is.
+    fn refuse_doubtful(&self, described: &Described) -> Result<(), RpcError> {
+        let Some(seen) = described.larger else { return Ok(()) };
+        self.groups.refresh_soon();
+        let asg = &described.group.asg;
+        Err(RpcError::SizeInDoubt { group: asg.name.clone(), seen, described: asg.desired })
     }
 
     /// Waits for the call that sets the size.
@@ -293,6 +320,13 @@ impl Provider {
             Err(_) => Err(RpcError::TimedOut { what: RECORDING }),
         }
     }
+}
+
+/// A group as AWS describes it now.
+struct Described {
+    group: Group,
+    /// What the last look says of its size, if that may be the newer of the two.
+    larger: Option<i32>,
 }
 
 const RECORDING: &str = "recording the scale-in";

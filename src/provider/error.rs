@@ -6,7 +6,7 @@ use super::SizingError;
 use crate::cluster::ApiError;
 use crate::groups::Stale;
 use crate::groups::sizes::SizeError;
-use crate::k8s::{InstanceId, NodeName};
+use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::scale_in::IntentError;
 use crate::telemetry::chain;
 
@@ -75,6 +75,19 @@ pub enum RpcError {
     /// The size does not allow it.
     #[error(transparent)]
     Size(#[from] SizeError),
+    /// One of two descriptions of the group is from before the other, and which is not known.
+    #[error(
+        "AWS described group {group} with {seen} instances a moment ago and {described} now, and one of the two is from before the \
+         other: its size is not lowered until the next look"
+    )]
+    SizeInDoubt {
+        /// Name of the group.
+        group: GroupName,
+        /// Its desired capacity by the last look.
+        seen: i32,
+        /// The same by the description that was asked for since.
+        described: i32,
+    },
     /// AWS did not read or change the size.
     #[error("the size of the group could not be read or changed")]
     Sizing(#[from] SizingError),
@@ -146,6 +159,7 @@ impl RpcError {
             | Self::NodesUnknown
             | Self::NodesOutdated(_)
             | Self::Unclear(_)
+            | Self::SizeInDoubt { .. }
             | Self::Sizing(
                 SizingError::Throttled
                 | SizingError::Busy
@@ -226,6 +240,7 @@ mod tests {
             (RpcError::Unidentified { node: "n".into(), instance: "i-1".into() }, Code::FailedPrecondition),
             (RpcError::OutlivesItsNode("i-1".into()), Code::Unavailable),
             (RpcError::NodesUnknown, Code::Unavailable),
+            (RpcError::SizeInDoubt { group: "g".into(), seen: 8, described: 2 }, Code::Unavailable),
             (RpcError::NodesOutdated("i-1".into()), Code::Unavailable),
             (delta.into(), Code::InvalidArgument),
             (above.into(), Code::FailedPrecondition),

@@ -12,7 +12,7 @@ use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::sim::aws::{
     Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, TerminationCause,
-    Timing, WarmPoolSpec,
+    Timing, Trouble, WarmPoolSpec, Which,
 };
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
@@ -26,6 +26,8 @@ use tonic::Code;
 
 use crate::scene::{GONE, GROUP, SOON, Scene, code, eventually, group, late_launch, placeholder};
 
+const MINUTE: Duration = Duration::from_mins(1);
+
 #[tokio::test(start_paused = true)]
 async fn a_group_grows_from_what_aws_says_though_somebody_else_changed_it_meanwhile() {
     let scene = Scene::with([group(GROUP, 2)]).await;
@@ -35,6 +37,54 @@ async fn a_group_grows_from_what_aws_says_though_somebody_else_changed_it_meanwh
     assert_eq!((scene.desired(), scene.target().await), (7, 7));
     assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 7).await);
     assert_eq!((scene.desired(), scene.target().await), (7, 7));
+}
+
+/// A group that somebody has just raised from 2 to 8, which the last look has shown. For a minute, descriptions of it alone are from before.
+async fn raised_a_moment_ago() -> Scene {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
+    // AWS knows for long enough how the group was.
+    answers_from_before(&scene, |which| which.about("another"));
+    let somebody = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
+    somebody.set_desired(&GROUP.into(), 8).await.expect("set");
+    assert!(eventually(SOON, || async { scene.target().await == 8 }).await);
+    answers_from_before(&scene, |which| which.about(GROUP));
+    scene
+}
+
+fn answers_from_before(scene: &Scene, which: impl Fn(Which) -> Which) {
+    let descriptions = which(Which::of(&[Operation::DescribeAutoScalingGroups]));
+    scene.world.aws.trouble(descriptions.lasting(MINUTE), Trouble::Stale(2 * MINUTE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_does_not_shrink_because_it_was_to_grow_by_a_description_from_before_somebody_raised_it() {
+    let scene = raised_a_moment_ago().await;
+    scene.increase(1).await.expect("grown");
+    assert_eq!((scene.desired(), scene.target().await), (9, 9));
+    // Nor does it seem smaller to the looks after that.
+    answers_from_before(&scene, |which| which);
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(scene.target().await, 9);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_may_be_from_before_somebody_raised_it_is_not_lowered_and_not_learned() {
+    let scene = raised_a_moment_ago().await;
+    let refused = [scene.decrease(-1).await, scene.delete(GROUP, vec![placeholder(4)]).await];
+    for refused in refused {
+        let refused = refused.expect_err("the size is in doubt");
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert!(refused.message().contains("8 instances a moment ago and 2 now"), "{refused}");
+    }
+    assert_eq!((scene.desired(), scene.target().await), (8, 8));
+    scene.world.aws.no_more_trouble();
+    scene.increase(1).await.expect("grown");
+    assert_eq!((scene.desired(), scene.target().await), (9, 9));
+    scene.decrease(-1).await.expect("lowered");
+    assert_eq!(scene.desired(), 8);
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,8 +54,10 @@ pub enum Change {
 impl Change {
     /// What others did to the group since it was `seen`, by a description that is `fresh`. A snapshot needs it because a change of ours is
     /// applied to it only if the size matches the one the change started from, and because a termination that another task of ours
-    /// is about to report must not lower the size twice.
-    pub fn learned(seen: &AutoScalingGroup, fresh: &AutoScalingGroup) -> Vec<Self> {
+    /// is about to report must not lower the size twice. A smaller size [in doubt](size_in_doubt) is not learned: for half a minute it would
+    /// turn every description of the larger one back.
+    pub fn learned(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Vec<Self> {
+        let Some(seen) = view.groups.get(&fresh.name).map(|seen| &seen.asg) else { return Vec::new() };
         let group = || seen.name.clone();
         let going = |id: &str| fresh.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
         let mut changes: Vec<_> = seen
@@ -63,7 +65,7 @@ impl Change {
             .filter(|i| going(&i.id))
             .map(|i| Self::Terminated { group: group(), instance: i.id.clone(), decrement: false })
             .collect();
-        if fresh.desired != seen.desired {
+        if fresh.desired != seen.desired && size_in_doubt(view, fresh, now).is_none() {
             changes.push(Self::Desired { group: group(), from: seen.desired, to: fresh.desired });
         }
         changes
@@ -197,6 +199,14 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
             }
         }
     }
+}
+
+/// The size that the group has in `view`, if a description asked for at `now` may be from before that: its size is smaller, and no instance that
+/// lives in the view is on its way out in it, which would explain the difference and prove the description newer.
+pub fn size_in_doubt(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Option<i32> {
+    let seen = &view.groups.get(&fresh.name)?.asg;
+    let is_young = elapsed(view.taken_at, now) < SHOWN_WITHIN;
+    (is_young && fresh.desired < seen.desired && !is_older(seen, fresh)).then_some(seen.desired)
 }
 
 /// Whether `one` is from before `other`: an instance that lives in it is on its way out there. One in the warm pool may be on its way in.

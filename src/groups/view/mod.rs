@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-pub use self::changes::Change;
+pub use self::changes::{Change, size_in_doubt};
 use self::changes::{Changes, is_older};
 use super::Snapshot;
 use super::group_locks::{GroupLock, GroupLocks, LowerLock, SharedGroupLock};

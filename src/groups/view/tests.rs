@@ -235,7 +235,8 @@ fn what_others_did_is_learned_from_a_description_and_counts_once_beside_what_we_
     groups.publish(snapshot(0, 3, &[InService, InService, InService]));
     let fresh = snapshot(5, 2, &[TerminatingWait, InService, InService]);
     let seen = groups.latest().expect("published");
-    for change in Change::learned(&seen.groups["g"].asg, &fresh.groups["g"].asg) {
+    let learned = |seen: &Snapshot| Change::learned(seen, &fresh.groups["g"].asg, at(5));
+    for change in learned(&seen) {
         groups.changed(at(5), change);
     }
     assert_eq!(desired(&groups), 2);
@@ -243,7 +244,26 @@ fn what_others_did_is_learned_from_a_description_and_counts_once_beside_what_we_
     groups.changed(at(6), terminated(true));
     assert_eq!(desired(&groups), 2);
     let seen = groups.latest().expect("published");
-    assert_eq!(Change::learned(&seen.groups["g"].asg, &fresh.groups["g"].asg), []);
+    assert_eq!(learned(&seen), []);
+}
+
+#[test]
+fn a_smaller_size_is_learned_if_who_left_explains_it_or_the_last_look_was_long_ago() {
+    use Lifecycle::{InService, Pending, TerminatingWait};
+    let seen = snapshot(0, 8, &[InService, InService, Pending]);
+    let learns = |second, size, states: &[Lifecycle]| {
+        let fresh = snapshot(second, size, states);
+        let learned = Change::learned(&seen, &fresh.groups["g"].asg, at(second));
+        learned.iter().any(|change| matches!(change, Change::Desired { from: 8, to, .. } if *to == size))
+    };
+    assert!(!learns(29, 2, &[InService, InService]), "from before somebody raised it");
+    assert!(
+        !learns(29, 7, &[InService, InService, InService, TerminatingWait]),
+        "the look was before that came"
+    );
+    assert!(learns(29, 7, &[InService, TerminatingWait, Pending]));
+    assert!(learns(30, 2, &[InService, InService]));
+    assert!(learns(1, 9, &[InService, InService]));
 }
 
 #[test]

@@ -681,10 +681,9 @@ async fn read(shared: &Shared, groups: &[GroupName]) -> Result<(), AwsError> {
     let at = shared.clock.now();
     for group in shared.aws.describe_groups_now(groups).await? {
         let group = shared.protection.brought_up_to_date(group);
-        let seen = shared.groups.latest().and_then(|seen| seen.groups.get(&group.name).cloned());
         // The size of one that is not selected any more is that of what is left of it.
-        if let Some(seen) = seen.filter(|_| shared.selectors.selects(&group)) {
-            for change in Change::learned(&seen.asg, &group) {
+        if let Some(view) = shared.groups.latest().filter(|_| shared.selectors.selects(&group)) {
+            for change in Change::learned(&view, &group, at) {
                 shared.groups.changed(at, change);
             }
         }
