@@ -188,6 +188,10 @@ impl Provider {
                     failed.push((instance.to_string(), RpcError::Unclear(instance)));
                     continue;
                 }
+                None if self.visits.may_be_unseen(now) => {
+                    failed.push((instance.to_string(), RpcError::MayBeTerminated(instance)));
+                    continue;
+                }
                 None => self.terminations.note(&instance, Some(Sent::Unclear), now),
             }
             let terminate = async move {

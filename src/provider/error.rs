@@ -103,6 +103,11 @@ pub enum RpcError {
     /// An earlier termination got no answer, and a second one would take another node with it.
     #[error("whether AWS terminates instance {0} is not known: an earlier call was not answered")]
     Unclear(InstanceId),
+    /// Another process may have terminated it a moment ago, and a second termination would take another node with it.
+    #[error(
+        "whether instance {0} is being terminated is not known: cluster-autoscaler came to this process less than a minute ago"
+    )]
+    MayBeTerminated(InstanceId),
     /// Part of a batch failed.
     #[error("{} of {of} nodes were not scaled in: {}", failed.len(), list(failed))]
     Unfinished {
@@ -159,6 +164,7 @@ impl RpcError {
             | Self::NodesUnknown
             | Self::NodesOutdated(_)
             | Self::Unclear(_)
+            | Self::MayBeTerminated(_)
             | Self::SizeInDoubt { .. }
             | Self::Sizing(
                 SizingError::Throttled
@@ -240,6 +246,8 @@ mod tests {
             (RpcError::Unidentified { node: "n".into(), instance: "i-1".into() }, Code::FailedPrecondition),
             (RpcError::OutlivesItsNode("i-1".into()), Code::Unavailable),
             (RpcError::NodesUnknown, Code::Unavailable),
+            (RpcError::Unclear("i-1".into()), Code::Unavailable),
+            (RpcError::MayBeTerminated("i-1".into()), Code::Unavailable),
             (RpcError::SizeInDoubt { group: "g".into(), seen: 8, described: 2 }, Code::Unavailable),
             (RpcError::NodesOutdated("i-1".into()), Code::Unavailable),
             (delta.into(), Code::InvalidArgument),

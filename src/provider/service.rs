@@ -36,7 +36,7 @@ pub struct Provider {
     pub(super) clock: Clock,
     pub(super) placeholders: Arc<Placeholders>,
     pub(super) terminations: Terminations,
-    visits: Visits,
+    pub(super) visits: Visits,
     pub(super) metrics: RpcMetrics,
     /// `None`: prices are not implemented.
     pub(super) prices: Option<Arc<Prices>>,

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use crate::clock::later;
 use crate::k8s::InstanceId;
 
-/// How long a termination whose answer was lost may take effect late, and descriptions may show the instance as before.
-const UNCLEAR_FOR: SignedDuration = SignedDuration::from_secs(30);
+/// How long a termination whose answer was lost may take effect late, and descriptions may show the instance as before: the kernel goes on
+/// sending what was written to a connection that has been closed, for about this long.
+const UNCLEAR_FOR: SignedDuration = SignedDuration::from_mins(2);
 
 /// How long one that AWS has acknowledged is not sent again, however late descriptions are.
 const DONE_FOR: SignedDuration = SignedDuration::from_mins(6);

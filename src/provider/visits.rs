@@ -4,6 +4,8 @@
 //! Discovery has its own poll interval, and knows at once what this process changes: a look for every Refresh would be six a minute. What
 //! another replica has changed it may learn a minute later. Until then a size that cluster-autoscaler has set there would seem not to be
 //! set, and it would set it again.
+//!
+//! What another process has done shows in no description for a while, however late that is asked for, and this one has no memory of it.
 
 use std::time::Duration;
 
@@ -17,6 +19,10 @@ use crate::groups::Groups;
 /// It was elsewhere meanwhile, if it has not come for as long as this: three of its loops.
 const AWAY: Duration = Duration::from_secs(30);
 
+/// How long after it came what was asked of another process before need not show: descriptions may be half a minute old, and what was sent
+/// when that one was killed may have taken as long.
+const UNSEEN_FOR: Duration = Duration::from_mins(1);
+
 /// When cluster-autoscaler came.
 #[derive(Debug, Default)]
 pub(super) struct Visits(Mutex<Visit>);
@@ -26,6 +32,19 @@ struct Visit {
     last: Option<Timestamp>,
     /// When it came from elsewhere, until the groups have been looked at since.
     unseen: Option<Timestamp>,
+    /// When it came from elsewhere, if its loops are shorter than it stayed away.
+    came: Timestamp,
+    /// When its last loop began.
+    began: Option<Timestamp>,
+    /// How long after the one before.
+    usual: Duration,
+}
+
+impl Visit {
+    /// Whether it stays away for longer than between two of its loops.
+    fn is_missing(&self, now: Timestamp) -> bool {
+        self.last.is_none_or(|last| elapsed(last, now) >= AWAY.max(self.usual * 3 / 2))
+    }
 }
 
 impl Visits {
@@ -66,14 +85,67 @@ impl Visits {
         if visit.last.is_none() && !begins {
             return None;
         }
+        if visit.is_missing(now) {
+            visit.came = now;
+        }
+        if begins {
+            let before = visit.began.replace(now);
+            visit.usual = before.map_or(Duration::ZERO, |before| elapsed(before, now));
+        }
         if visit.last.replace(now).is_none_or(|last| elapsed(last, now) >= AWAY) {
             visit.unseen = Some(now);
         }
         visit.unseen
     }
 
+    /// Whether cluster-autoscaler may have been answered by another process so lately that what that did does not show yet.
+    pub(super) fn may_be_unseen(&self, now: Timestamp) -> bool {
+        let visit = self.0.lock();
+        visit.is_missing(now) || elapsed(visit.came, now) < UNSEEN_FOR
+    }
+
     fn looked(&self, came: Timestamp) {
         let mut visit = self.0.lock();
         visit.unseen = visit.unseen.filter(|unseen| *unseen != came);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds at which its loops begin, and whether another process's deeds may be unseen at the end of each.
+    fn loops(seconds: &[(i64, bool)]) {
+        let visits = Visits::default();
+        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
+        assert!(visits.may_be_unseen(at(0)), "it was never here");
+        for &(second, expected) in seconds {
+            visits.note(at(second), true);
+            visits.note(at(second + 2), false);
+            assert_eq!(visits.may_be_unseen(at(second + 3)), expected, "{second}");
+        }
+    }
+
+    #[test]
+    fn what_was_done_elsewhere_may_be_unseen_for_a_minute_after_it_came() {
+        loops(&[(0, true), (20, true), (40, true), (60, false), (70, false), (100, false)]);
+        loops(&[(0, true), (20, true), (60, true), (80, true), (110, true), (120, false)]);
+    }
+
+    #[test]
+    fn loops_that_take_a_minute_or_five_are_no_visits_to_another_process() {
+        loops(&[(0, true), (60, true), (120, false), (180, false), (300, true), (360, false)]);
+        loops(&[(0, true), (300, true), (600, false), (901, false)]);
+    }
+
+    #[test]
+    fn who_comes_in_the_middle_of_its_loop_came_from_elsewhere() {
+        let visits = Visits::default();
+        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
+        for second in (0..100).step_by(10) {
+            visits.note(at(second), true);
+        }
+        assert!(!visits.may_be_unseen(at(119)));
+        assert!(visits.may_be_unseen(at(120)));
     }
 }

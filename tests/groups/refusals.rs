@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use ebbtide::provider::proto::ExternalGrpcNode;
+use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest, RefreshRequest};
 use ebbtide::sim::aws::{Behaviour, LifecycleState, Lose, Operation, Refusal, Timing, Trouble, Which};
+use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use tokio::time::Instant;
@@ -40,6 +41,7 @@ async fn with_an_instance_that_never_registers() -> (Scene, ExternalGrpcNode) {
     let provider_id = format!("aws:///{ZONE}/{}", pending(&scene).expect("just seen"));
     assert!(eventually(SOON, || async { scene.listed().await.contains_key(&provider_id) }).await);
     let node = ExternalGrpcNode { name: provider_id.clone(), provider_id, ..ExternalGrpcNode::default() };
+    scene.is_visited().await;
     (scene, node)
 }
 
@@ -203,7 +205,8 @@ async fn an_instance_without_a_node_is_terminated_once_however_late_descriptions
  {
     for is_unreadable in [false, true] {
         let (scene, node) = with_an_instance_that_never_registers().await;
-        scene.world.until(Duration::from_secs(130), |_| false).await;
+        scene.world.until(Duration::from_secs(50), |_| false).await;
+        scene.is_visited().await;
         let describe = Operation::DescribeAutoScalingGroups;
         let late = Which::of(&[describe]).lasting(Duration::from_mins(5));
         scene.world.aws.trouble(late, Trouble::Stale(Duration::from_mins(2)));
@@ -216,6 +219,35 @@ async fn an_instance_without_a_node_is_terminated_once_however_late_descriptions
             scene.world.until(Duration::from_secs(10), |_| false).await;
         }
         assert_eq!((scene.world.aws.calls(terminate), scene.desired()), (1, 2));
+    }
+}
+
+/// Its group would lose a healthy one for the second decrement.
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_node_that_another_process_has_terminated_is_not_terminated_again() {
+    for restarts in [false, true] {
+        let (mut scene, node) = with_an_instance_that_never_registers().await;
+        let other = Program::start(&scene.world, second(config()));
+        scene.world.until(SOON, |_| false).await;
+        let describe = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(Duration::from_mins(5));
+        scene.world.aws.trouble(describe, Trouble::Stale(Duration::from_secs(15)));
+        scene.is_visited().await;
+        scene.delete(GROUP, vec![node.clone()]).await.expect("it ends");
+        if restarts {
+            scene = scene.restarted().await;
+            scene.answers().await;
+        }
+        let program = if restarts { &scene.program } else { &other };
+        let mut codes = Vec::new();
+        for _ in 0..7 {
+            program.client().refresh(RefreshRequest {}).await.expect("answered");
+            let request = NodeGroupDeleteNodesRequest { id: GROUP.into(), nodes: vec![node.clone()] };
+            codes.push(code(&program.client().node_group_delete_nodes(request).await));
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+        let terminations = scene.world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup);
+        assert_eq!((terminations, scene.desired()), (1, 2), "{codes:?}");
+        assert!(codes[0] == Code::Unavailable && codes.contains(&Code::Ok), "{codes:?}");
     }
 }
 

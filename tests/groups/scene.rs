@@ -8,6 +8,7 @@ use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::provider::proto::{
     ExternalGrpcNode, Instance, NodeGroup, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
     NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest, NodeGroupsRequest,
+    RefreshRequest,
 };
 use ebbtide::sim::autoscaler::{self, Autoscaler, Options};
 use ebbtide::sim::aws::{Event, GroupSpec, LaunchFailure, LifecycleState, Operation, State};
@@ -91,6 +92,14 @@ impl Scene {
     /// Waits until the program answers.
     pub(crate) async fn answers(&self) {
         assert!(eventually(SOON, || async { self.groups().await.is_ok() }).await, "the program answers");
+    }
+
+    /// cluster-autoscaler comes every ten seconds, and has for more than a minute: so it has not come from another replica.
+    pub(crate) async fn is_visited(&self) {
+        for _ in 0..8 {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            self.program.client().refresh(RefreshRequest {}).await.expect("answered");
+        }
     }
 
     pub(crate) async fn groups(&self) -> Result<Vec<NodeGroup>, Status> {

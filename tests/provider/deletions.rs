@@ -183,7 +183,7 @@ async fn what_never_came_is_not_given_up_below_the_minimum_that_nodes_being_drai
 async fn as_many_instances_that_never_registered_are_terminated_as_the_minimum_allows_beside_a_node_being_drained()
  {
     let group = web(4).in_service(&["i-1", "i-2", "i-3", "i-4"]).limits(2, 10);
-    let world = World::with(group).registered(&["i-1", "i-2"]);
+    let world = World::with(group).registered(&["i-1", "i-2"]).visited().await;
     world.leaving.now().tainted = ["i-1".into()].into();
     let batch = || vec![unregistered("i-3"), unregistered("i-4")];
     for _ in 0..2 {
@@ -229,7 +229,7 @@ async fn what_cannot_be_given_up_bears_no_error_for_a_while() {
 
 #[tokio::test(start_paused = true)]
 async fn placeholders_that_cannot_be_given_up_keep_no_instance_alive_that_never_registered() {
-    let world = World::with(web(5).in_service(&["i-1", "i-2"])).registered(&["i-1"]);
+    let world = World::with(web(5).in_service(&["i-1", "i-2"])).registered(&["i-1"]).visited().await;
     world.aws.now().refuses_sizes = true;
     let mut batch = placeholders(2..4);
     batch.push(unregistered("i-2"));
@@ -239,7 +239,7 @@ async fn placeholders_that_cannot_be_given_up_keep_no_instance_alive_that_never_
 
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_never_registered_is_terminated_once() {
-    let world = World::with(three()).registered(&["i-1"]);
+    let world = World::with(three()).registered(&["i-1"]).visited().await;
     world.delete(vec![unregistered("i-2")]).await.expect("terminated");
     assert_eq!((world.asked(), world.target_size().await), (vec![terminated("i-2")], 2));
     for _ in 0..3 {
@@ -251,7 +251,7 @@ async fn an_instance_that_never_registered_is_terminated_once() {
 /// It is empty, and would be opened again if its call failed.
 #[tokio::test(start_paused = true)]
 async fn a_drained_node_waits_for_no_termination_of_an_instance_that_never_registered() {
-    let world = World::with(three()).registered(&["i-1", "i-3"]);
+    let world = World::with(three()).registered(&["i-1", "i-3"]).visited().await;
     world.aws.now().terminating_takes = Duration::from_millis(2_500);
     let drained = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -279,15 +279,17 @@ async fn a_termination_that_was_not_heard_of_is_not_repeated() {
 
 #[tokio::test(start_paused = true)]
 async fn a_termination_whose_answer_was_lost_is_not_repeated_while_descriptions_may_lag() {
-    let world = World::with(three()).registered(&["i-1"]);
+    let world = World::with(three()).registered(&["i-1"]).visited().await;
     world.aws.now().loses_terminations = true;
-    for _ in 0..3 {
+    for _ in 0..13 {
+        world.is_visited().await;
         assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
         tokio::time::advance(Duration::from_secs(9)).await;
     }
     assert_eq!(world.asked(), [terminated("i-2")]);
     world.aws.now().loses_terminations = false;
     tokio::time::advance(Duration::from_secs(3)).await;
+    world.is_visited().await;
     world.delete(vec![unregistered("i-2")]).await.expect("it is still in service: it was not carried out");
     assert_eq!(world.asked(), [terminated("i-2"), terminated("i-2")]);
 }
@@ -310,7 +312,7 @@ async fn no_instance_that_may_have_a_node_is_terminated_undrained() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_of_everything_does_everything() {
-    let world = World::with(web(6).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1"]);
+    let world = World::with(web(6).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1"]).visited().await;
     let mut batch = placeholders(3..5);
     batch.extend([node("i-1"), unregistered("i-2")]);
     world.delete(batch).await.expect("done");

@@ -17,7 +17,7 @@ use ebbtide::provider::listen::Listener;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
     self, ExternalGrpcNode, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
-    NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
+    NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest, RefreshRequest,
 };
 use ebbtide::provider::{Provider, RpcMetrics, Running, ServeError, Sizing, SizingError, Tls, serve};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
@@ -377,6 +377,21 @@ impl World {
     pub(crate) fn registered(self, instances: &[&str]) -> Self {
         self.leaving.now().nodes.extend(instances.iter().map(|i| ((*i).to_owned(), i.replace("i-", "n-"))));
         self
+    }
+
+    /// cluster-autoscaler has come every ten seconds for more than a minute, so it has not come from another replica.
+    pub(crate) async fn visited(self) -> Self {
+        for _ in 0..8 {
+            tokio::time::advance(Duration::from_secs(10)).await;
+            self.is_visited().await;
+        }
+        self
+    }
+
+    /// cluster-autoscaler begins a loop, and discovery has just looked.
+    pub(crate) async fn is_visited(&self) {
+        self.refresh_view();
+        self.client().await.refresh(RefreshRequest {}).await.expect("answered");
     }
 
     /// A scale-in of this instance of `web` is under way.
