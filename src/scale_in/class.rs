@@ -119,6 +119,31 @@ fn daemon(pod: &PodView) -> Daemon {
     if evict { Daemon::Evict } else { Daemon::Keep }
 }
 
+/// The annotations of a pod that ask something of a drain in words that mean nothing, and so do not count.
+pub(super) fn unreadable_wishes(pod: &PodView) -> Vec<&'static str> {
+    let means_nothing = |key, means: fn(&str) -> bool| pod.annotation(key).is_some_and(|value| !means(value));
+    let wishes: &[(&str, fn(&str) -> bool)] = if pod.daemon.is_some() {
+        &[
+            (names::DAEMON_SET, |value| matches!(value, "keep" | "evict")),
+            (names::FLUSH_SECONDS, |value| value.trim().parse::<u64>().is_ok()),
+        ]
+    } else {
+        &[
+            (names::DRAIN, |value| value == "wait"),
+            (names::DO_NOT_DISRUPT, |value| {
+                matches!(value, "true" | "false") || value.parse::<SignedDuration>().is_ok()
+            }),
+            (names::DRAIN_ORDER, |value| order_number(value).is_some()),
+        ]
+    };
+    wishes.iter().filter(|(key, means)| means_nothing(key, *means)).map(|(key, _)| *key).collect()
+}
+
+/// The [order](super::order) that an annotation asks for; `None` if it is no number.
+pub(super) fn order_number(text: &str) -> Option<i32> {
+    text.trim().parse().ok()
+}
+
 /// Longest flush a DaemonSet pod can ask for, also by its grace period. Longer than any log shipper needs, short enough
 /// that a typo (milliseconds for seconds) does not hold an instance for days.
 pub(super) const LONGEST_FLUSH: Duration = Duration::from_mins(30);
@@ -168,6 +193,32 @@ mod tests {
 
     fn of_daemon_set(uid: &str) -> PodView {
         PodView { daemon: Some(DaemonOwner::DaemonSet { uid: uid.into(), name: uid.into() }), ..pod() }
+    }
+
+    #[test]
+    fn a_wish_in_words_that_mean_nothing_is_told() {
+        let ds = || of_daemon_set("there");
+        let table = [
+            (pod(), names::DRAIN, "wait", true),
+            (pod(), names::DRAIN, "Wait", false),
+            (pod(), names::DRAIN_ORDER, " 7 ", true),
+            (pod(), names::DRAIN_ORDER, "last", false),
+            (pod(), names::DO_NOT_DISRUPT, "false", true),
+            (pod(), names::DO_NOT_DISRUPT, "4h", true),
+            (pod(), names::DO_NOT_DISRUPT, "yes", false),
+            (ds(), names::DAEMON_SET, "keep", true),
+            (ds(), names::DAEMON_SET, "evict", true),
+            (ds(), names::DAEMON_SET, "Evict", false),
+            (ds(), names::FLUSH_SECONDS, "20", true),
+            (ds(), names::FLUSH_SECONDS, "20s", false),
+            // None of theirs.
+            (pod(), names::FLUSH_SECONDS, "20s", true),
+            (ds(), names::DRAIN, "Wait", true),
+        ];
+        for (pod, key, value, means_something) in table {
+            let told = unreadable_wishes(&wishing(pod, key, value));
+            assert_eq!(told, if means_something { vec![] } else { vec![key] }, "{key}: {value}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::class::{Class, is_patient, patient_until};
+use super::class::{Class, is_patient, patient_until, unreadable_wishes};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
@@ -384,11 +384,14 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, pods: &[Classified<'_>]
         disturbed,
         if patience_is_over { events::patience_over } else { events::patience_ends_with_the_machine },
     );
-    tell(
-        named(&|pod, class| class.is_workload() && order::is_unreadable(pod, &s.settings.order_namespaces)),
-        events::order_ignored,
-    );
     tell(named(&|_, class| class == Class::Returned), events::pods_returned);
+    let ignored = pods.iter().flat_map(|(pod, _)| {
+        unreadable_wishes(pod).into_iter().map(|annotation| format!("{} ({annotation})", pod.name))
+    });
+    let ignored: Vec<String> = ignored.collect();
+    if !ignored.is_empty() {
+        s.announce(plan, events::wishes_ignored(ignored));
+    }
 }
 
 /// Announces whom the drain goes on to wait for after a limit of ours at which nothing is deleted.

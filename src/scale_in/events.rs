@@ -57,7 +57,7 @@ pub enum Reason {
     /// Pods that asked not to be disturbed are evicted.
     PatienceOver,
     /// An annotation about the order of a drain is no number.
-    OrderIgnored,
+    WishesIgnored,
     /// A person's request waits for its turn.
     Queued,
     /// AWS does not release the instance.
@@ -108,7 +108,7 @@ impl Reason {
         Self::PodsGivenUp,
         Self::PodsReturned,
         Self::PatienceOver,
-        Self::OrderIgnored,
+        Self::WishesIgnored,
         Self::Queued,
         Self::Refused,
         Self::Cordoned,
@@ -142,7 +142,7 @@ impl Reason {
             Self::PodsGivenUp => "ScaleInPodsGivenUp",
             Self::PodsReturned => "ScaleInPodsReturned",
             Self::PatienceOver => "ScaleInPatienceOver",
-            Self::OrderIgnored => "ScaleInOrderIgnored",
+            Self::WishesIgnored => "ScaleInWishesIgnored",
             Self::Queued => "ScaleInQueued",
             Self::Refused => "ScaleInRefused",
             Self::Cordoned => "ScaleInCordoned",
@@ -410,13 +410,13 @@ pub(super) fn patience_over(pods: &[PodName]) -> ScaleInEvent {
     warning(Reason::PatienceOver, "patience", note)
 }
 
-/// These pods ask for a place in the order of drains that is no number.
-pub(super) fn order_ignored(pods: &[PodName]) -> ScaleInEvent {
+/// These pods, each with the annotation, ask for something in words that mean nothing.
+pub(super) fn wishes_ignored(pods: Vec<String>) -> ScaleInEvent {
     let note = format!(
-        "annotation ebbtide/drain-order of these pods is no whole number and does not count: {}",
-        list(pods.iter().map(PodName::to_string))
+        "what annotations of these pods say means nothing and does not count: {}",
+        list(pods.into_iter())
     );
-    warning(Reason::OrderIgnored, "order", note)
+    warning(Reason::WishesIgnored, "wishes", note)
 }
 
 /// A person's request, or maintenance that is far away, waits: so many others are `under_way` in the group, and so many come `before` it.

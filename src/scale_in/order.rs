@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::class::order_number;
 use super::deadline::last_call;
 use crate::clock::later;
 use crate::cluster::PodView;
@@ -27,22 +28,11 @@ const DEFAULT: i32 = 0;
 /// The order of our own pod, and of pods that only serve others on the node and say nothing.
 pub(super) const LAST: i32 = i32::MAX;
 
-/// The order that a pod asks for, if its namespace may (`namespaces` empty: all may); an error if it is no number.
-fn asked_for(pod: &PodView, namespaces: &BTreeSet<String>) -> Option<Result<i32, ()>> {
-    let may = namespaces.is_empty() || namespaces.contains(&pod.name.namespace);
-    let text = pod.annotation(names::DRAIN_ORDER).filter(|_| may)?;
-    Some(text.trim().parse().map_err(|_| ()))
-}
-
-/// A pod's order.
+/// A pod's order: what it asks for, if its namespace may (`namespaces` empty: all may).
 pub(super) fn of(pod: &PodView, namespaces: &BTreeSet<String>) -> i32 {
     let by_itself = if pod.serves_node { LAST } else { DEFAULT };
-    asked_for(pod, namespaces).and_then(Result::ok).unwrap_or(by_itself)
-}
-
-/// Whether a pod asks for an order that is no number.
-pub(super) fn is_unreadable(pod: &PodView, namespaces: &BTreeSet<String>) -> bool {
-    matches!(asked_for(pod, namespaces), Some(Err(())))
+    let may = namespaces.is_empty() || namespaces.contains(&pod.name.namespace);
+    pod.annotation(names::DRAIN_ORDER).filter(|_| may).and_then(order_number).unwrap_or(by_itself)
 }
 
 /// When an order must have gone, so that later ones with these longest graces, in seconds, find theirs before `limit`, known
@@ -83,20 +73,19 @@ mod tests {
     fn an_order_is_a_whole_number_of_a_namespace_that_may_say_so() {
         let (all, infra) = (BTreeSet::new(), BTreeSet::from(["infra".to_owned()]));
         let table = [
-            (None, 0, false),
-            (Some("7"), 7, false),
-            (Some(" -3 "), -3, false),
-            (Some("+2"), 2, false),
-            (Some("2147483647"), i32::MAX, false),
-            (Some("2147483648"), 0, true),
-            (Some("1.5"), 0, true),
-            (Some("last"), 0, true),
-            (Some(""), 0, true),
+            (None, 0),
+            (Some("7"), 7),
+            (Some(" -3 "), -3),
+            (Some("+2"), 2),
+            (Some("2147483647"), i32::MAX),
+            (Some("2147483648"), 0),
+            (Some("1.5"), 0),
+            (Some("last"), 0),
+            (Some(""), 0),
         ];
-        for (text, order, is_bad) in table {
+        for (text, order) in table {
             let pod = asking("shop", text);
-            assert_eq!((of(&pod, &all), is_unreadable(&pod, &all)), (order, is_bad), "{text:?}");
-            assert_eq!((of(&pod, &infra), is_unreadable(&pod, &infra)), (0, false), "not in shop: {text:?}");
+            assert_eq!((of(&pod, &all), of(&pod, &infra)), (order, 0), "{text:?}");
         }
         assert_eq!(of(&asking("infra", Some("7")), &infra), 7);
         let mount = |order| PodView { serves_node: true, ..asking("mount-s3", order) };

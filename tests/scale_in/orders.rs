@@ -122,7 +122,7 @@ async fn an_order_that_is_no_number_or_not_the_namespaces_to_ask_for_counts_as_n
         scene.assert_left_well(&machine);
         let apart = asked_at(&scene.world, "proxy").duration_since(asked_at(&scene.world, "web"));
         assert!(apart.abs() < SignedDuration::from_secs(1), "{apart}");
-        let told = notes(&scene.world, &machine, "ScaleInOrderIgnored");
+        let told = notes(&scene.world, &machine, "ScaleInWishesIgnored");
         assert_eq!(told.len(), usize::from(is_told), "{told:?}");
     }
 }

@@ -48,7 +48,7 @@ fn every_event(
         events::pods_returned(pods),
         events::patience_over(pods),
         events::patience_ends_with_the_machine(pods),
-        events::order_ignored(pods),
+        events::wishes_ignored(pods.iter().map(ToString::to_string).collect()),
         events::queued(group, 2, 3),
         events::release_refused(instance, words),
         events::state_unknown(instance),
@@ -180,8 +180,8 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ),
     (
         "Warning",
-        "ScaleInOrderIgnored",
-        "annotation ebbtide/drain-order of these pods is no whole number and does not count: shop/web-1, shop/web-2",
+        "ScaleInWishesIgnored",
+        "what annotations of these pods say means nothing and does not count: shop/web-1, shop/web-2",
     ),
     (
         "Normal",
