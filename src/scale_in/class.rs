@@ -121,22 +121,23 @@ fn daemon(pod: &PodView) -> Daemon {
 
 /// The annotations of a pod that ask something of a drain in words that mean nothing, and so do not count.
 pub(super) fn unreadable_wishes(pod: &PodView) -> Vec<&'static str> {
-    let means_nothing = |key, means: fn(&str) -> bool| pod.annotation(key).is_some_and(|value| !means(value));
-    let wishes: &[(&str, fn(&str) -> bool)] = if pod.daemon.is_some() {
-        &[
-            (names::DAEMON_SET, |value| matches!(value, "keep" | "evict")),
-            (names::FLUSH_SECONDS, |value| value.trim().parse::<u64>().is_ok()),
-        ]
-    } else {
-        &[
-            (names::DRAIN, |value| value == "wait"),
-            (names::DO_NOT_DISRUPT, |value| {
-                matches!(value, "true" | "false") || value.parse::<SignedDuration>().is_ok()
-            }),
-            (names::DRAIN_ORDER, |value| order_number(value).is_some()),
-        ]
-    };
-    wishes.iter().filter(|(key, means)| means_nothing(key, *means)).map(|(key, _)| *key).collect()
+    let (of_daemons, of_workloads) = (
+        [names::DAEMON_SET, names::FLUSH_SECONDS].as_slice(),
+        [names::DRAIN, names::DO_NOT_DISRUPT, names::DRAIN_ORDER].as_slice(),
+    );
+    let wishes = if pod.daemon.is_some() { of_daemons } else { of_workloads };
+    let means_nothing = |key: &&str| pod.annotation(key).is_some_and(|value| !means_something(key, value));
+    wishes.iter().copied().filter(means_nothing).collect()
+}
+
+fn means_something(annotation: &str, value: &str) -> bool {
+    match annotation {
+        names::DAEMON_SET => matches!(value, "keep" | "evict"),
+        names::FLUSH_SECONDS => value.trim().parse::<u64>().is_ok(),
+        names::DRAIN => value == "wait",
+        names::DO_NOT_DISRUPT => matches!(value, "true" | "false") || value.parse::<SignedDuration>().is_ok(),
+        _ => order_number(value).is_some(),
+    }
 }
 
 /// The [order](super::order) that an annotation asks for; `None` if it is no number.

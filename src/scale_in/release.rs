@@ -398,7 +398,9 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, event: ScaleInEvent, pla
 /// Plans the release of the instance.
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Membership::In { group, lifecycle, seen } = &s.instance else {
-        if matches!(s.instance, Membership::Elsewhere { .. }) {
+        // One that somebody has detached lives on.
+        let may_be_off = record_says_taken_out(s, record) || s.node.ready != Ready::Yes;
+        if may_be_off && matches!(s.instance, Membership::Elsewhere { .. }) {
             s.announce(plan, events::released(&record.instance, &record.group));
         }
         return;

@@ -423,6 +423,17 @@ fn after_an_answer_of_ok_a_stale_refresh_does_not_bring_a_second_one_nor_does_a_
     }
 }
 
+/// It lives on, and a minute later its node is back in service.
+#[test]
+fn of_an_instance_that_somebody_detaches_before_aws_was_told_nobody_says_that_it_is_released() {
+    for (ready, told) in [("True", vec![]), ("Unknown", vec!["ScaleInReleased"])] {
+        let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+        scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } }));
+        scene.instance = Membership::Elsewhere { seen: at(0) };
+        assert_eq!(reasons(&scene.plan()), told, "Ready: {ready}");
+    }
+}
+
 #[test]
 fn a_termination_that_had_to_wait_for_its_turn_counts_from_when_aws_was_told() {
     for answered in [true, false] {
