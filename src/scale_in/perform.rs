@@ -225,7 +225,11 @@ async fn delete(
 pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: ScaleInEvent) -> Outcome {
     let ScaleInEvent { reason, note, warning, .. } = event;
     let reason = reason.as_str();
-    tracing::info!(node = node.name.as_str(), reason, note, "Event on the Node");
+    if warning {
+        tracing::warn!(node = node.name.as_str(), reason, note, "Event on the Node");
+    } else {
+        tracing::info!(node = node.name.as_str(), reason, note, "Event on the Node");
+    }
     let now = shared.clock.wall();
     let told = shared.cluster.announce(About::Node(&node), reason, &note, warning, now).await;
     if let Err(error) = told

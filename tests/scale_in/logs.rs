@@ -1,5 +1,7 @@
 //! What is logged of a scale-in can be found by one field, the instance: from the notice to the release, over a restart.
 
+use std::collections::BTreeSet;
+
 use ebbtide::config::Config;
 use ebbtide::sim::aws::QueueSpec;
 use ebbtide::sim::cluster::{budget, pod};
@@ -81,4 +83,19 @@ async fn every_line_of_a_scale_in_has_its_instance_in_text_too() {
     for step in STEPS {
         assert!(followed.iter().any(|line| line.contains(step)), "{step}: {followed:#?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_a_warning_is_one_in_the_log_and_no_other_is() {
+    let (log, _guard) = captured::log_as(LogFormat::Json, Level::INFO);
+    scale_in().await;
+    let lines: Vec<Value> =
+        lines(&log).iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let events = lines.iter().filter(|line| line["message"] == "Event on the Node");
+    let levels: BTreeSet<_> =
+        events.filter_map(|line| Some((line["reason"].as_str()?, line["level"].as_str()?))).collect();
+    for told in [("ScaleInBlocked", "WARN"), ("ScaleInDraining", "INFO"), ("ScaleInReleasing", "INFO")] {
+        assert!(levels.contains(&told), "{levels:?}");
+    }
+    assert!(!levels.contains(&("ScaleInBlocked", "INFO")), "{levels:?}");
 }
