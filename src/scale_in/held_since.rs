@@ -36,6 +36,10 @@ pub struct Span {
     pub ends: Option<Timestamp>,
 }
 
+/// A node that is released needs its instance no longer. Where the hook cannot be completed, as for lack of a right, it ends by its
+/// time-out, which heartbeats would put off for days.
+const COMPLETED_BY_THEN: SignedDuration = SignedDuration::from_mins(5);
+
 /// A refresh shows by then that a hook was completed.
 const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
@@ -106,9 +110,10 @@ impl Holds {
         }
     }
 
-    /// Since when the node of an instance is being released, if it is.
-    pub(super) fn releasing_since(&self, instance: &InstanceId) -> Option<Timestamp> {
-        self.releasing.lock().get(instance).copied()
+    /// Whether the node of an instance has been released for so long that no heartbeat holds the instance any more.
+    pub(super) fn is_left_to_its_timeout(&self, instance: &InstanceId, now: Timestamp) -> bool {
+        let since = self.releasing.lock().get(instance).copied();
+        since.is_some_and(|at| later(at, COMPLETED_BY_THEN) <= now)
     }
 
     /// Replaces what is known of how long instances are held.

@@ -64,6 +64,7 @@ mod taken_out;
 mod terminate;
 #[cfg(test)]
 mod tests;
+mod told;
 mod trace;
 mod twins;
 mod waiting;

@@ -267,9 +267,27 @@ impl Worker {
             }
             Err(AwsError::NoActiveHook { .. }) => {}
             Err(error) => {
-                tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hook not completed: tried again, heartbeats go on");
+                tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hook not completed: tried again; after five minutes no more heartbeats are sent and the hook times out");
+                self.tell_of_timeout(hook, instance, now);
             }
         }
         self.shared.groups.refresh_soon();
+    }
+
+    /// Tells once that no more heartbeats hold the instance.
+    fn tell_of_timeout(&mut self, hook: &Hook, instance: &InstanceId, now: Timestamp) {
+        let is_so = self.shared.holds.is_left_to_its_timeout(instance, now);
+        let is_told = std::mem::replace(&mut self.told.of_timeout, is_so);
+        if is_so && !is_told {
+            let (node, instance) = (self.name.as_str(), instance.as_str());
+            let timeout_seconds = hook.heartbeat_timeout.as_secs();
+            tracing::warn!(
+                node,
+                instance,
+                hook = hook.name,
+                timeout_seconds,
+                "the lifecycle hook could not be completed for five minutes: no more heartbeats are sent for the instance, and the hook times out"
+            );
+        }
     }
 }

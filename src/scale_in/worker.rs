@@ -36,6 +36,7 @@ use super::plan::plan;
 use super::pod_watches::{Pods, Watches};
 use super::record::{Phase, Record, Written};
 use super::situation::{CUT_OFF_FOR, Situation};
+use super::told::Told;
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
@@ -137,6 +138,7 @@ pub(super) struct Worker {
     /// A list had one: their watches are to begin anew.
     pub(super) are_watches_behind: bool,
     pub(super) memory: Memory,
+    pub(super) told: Told,
     /// The record's moments are read by the wall clock as it was when the record came: later steps do not matter.
     record_seen: RecordSeen,
     /// The Node's instance.
@@ -162,6 +164,7 @@ impl Worker {
             listed_at: None,
             are_watches_behind: false,
             memory: Memory::default(),
+            told: Told::default(),
             running: FuturesUnordered::new(),
         }
     }
@@ -345,6 +348,7 @@ impl Worker {
             if self.instance.is_some() {
                 // Another machine has the Node's name: nothing that was found out counts for it.
                 self.memory = Memory::default();
+                self.told = Told::default();
             }
             self.instance.clone_from(&node.instance);
             Span::current().record("instance", self.instance.as_deref());

@@ -12,8 +12,10 @@ use ebbtide::sim::cluster::{By, Event as ClusterEvent, budget, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use serde_json::json;
+use tracing::Level;
 
 use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, aws_moments, decrements, has_exited, in_phase, is_asked, moments,
@@ -276,13 +278,20 @@ async fn what_aws_refuses_for_good_is_told_on_the_node_in_its_own_words() {
 
 #[tokio::test(start_paused = true)]
 async fn where_the_hook_can_never_be_completed_it_ends_by_its_time_out_after_the_drain() {
+    let (log, _guard) = captured::log(Level::WARN);
+    let told = |words: &str| log.text().matches(words).count();
     let scene = Scene::with(held_group(2, 60)).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(900).exits_after(700)]).await;
     scene.world.aws.deny(Operation::CompleteLifecycleAction, true);
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.until(|w| in_phase(w, &machine, "Releasing")).await;
-    assert!(scene.world.until(seconds(420), a_hook_timed_out).await);
+    scene.pass_some(seconds(290)).await;
+    assert!(told("after five minutes no more heartbeats are sent") > 0, "{}", log.text());
+    assert_eq!(told("no more heartbeats are sent for the instance"), 0);
+    assert!(scene.world.until(seconds(130), a_hook_timed_out).await);
+    assert_eq!(told("no more heartbeats are sent for the instance"), 1, "{}", log.text());
+    assert_eq!(told("heartbeats go on"), 0);
     assert!(has_exited(&scene.world, "web"));
     scene.until_gone(&machine).await;
 }

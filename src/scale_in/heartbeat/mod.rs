@@ -60,10 +60,6 @@ const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
 /// A retained instance that was terminated is shown so by then.
 const ENDED_BY_THEN: SignedDuration = SignedDuration::from_secs(30);
 
-/// A node that is released needs its instance no longer. Where the hook cannot be completed, as for lack of a right, it ends by its
-/// time-out, which heartbeats would put off for days.
-const COMPLETED_BY_THEN: SignedDuration = SignedDuration::from_mins(5);
-
 /// Held instances of a group share one look-up of its hooks if it is no older than this.
 const RECENT: Duration = Duration::from_secs(10);
 
@@ -249,8 +245,7 @@ fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held
     // Until all Nodes have been listed, any instance may have one.
     let Some(whole_for) = shared.nodes.whole_for() else { return Fate::Held };
     if !shared.nodes.of_instance(instance).is_empty() {
-        let is_over =
-            shared.holds.releasing_since(instance).is_some_and(|at| later(at, COMPLETED_BY_THEN) <= now);
+        let is_over = shared.holds.is_left_to_its_timeout(instance, now);
         return if is_over { Fate::LeftAlone } else { Fate::Held };
     }
     let end = let_go_at(shared, instance, held, later(now, -signed(whole_for)), now);
