@@ -16,6 +16,7 @@ mod deadline;
 pub mod deletion;
 pub mod error;
 pub mod expander;
+mod failed_calls;
 mod handshakes;
 pub mod listen;
 pub mod metrics;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tonic::{Code, Request, Response, Status};
 
-use super::metrics::{Rpc, RpcMetrics, code_name};
+use super::failed_calls::{About, FailedCalls};
+use super::metrics::{Rpc, RpcMetrics};
 use super::placeholders::Placeholders;
 use super::proto::cloud_provider_server::CloudProvider;
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
@@ -37,6 +38,7 @@ pub struct Provider {
     pub(super) placeholders: Arc<Placeholders>,
     pub(super) terminations: Terminations,
     pub(super) visits: Visits,
+    failed_calls: FailedCalls,
     pub(super) metrics: RpcMetrics,
     /// `None`: prices are not implemented.
     pub(super) prices: Option<Arc<Prices>>,
@@ -87,6 +89,7 @@ impl Provider {
             placeholders,
             terminations: Terminations::default(),
             visits: Visits::default(),
+            failed_calls: FailedCalls::default(),
             metrics,
             prices: None,
             zero_startup_time,
@@ -140,6 +143,7 @@ impl Provider {
     async fn answer<T>(
         &self,
         rpc: Rpc,
+        about: About<'_>,
         work: impl Future<Output = Result<T, RpcError>>,
     ) -> Result<Response<T>, Status> {
         let timed = self.metrics.start(rpc);
@@ -149,16 +153,8 @@ impl Provider {
                 Ok(Response::new(answer))
             }
             Err(error) => {
-                let code = error.code();
-                timed.ends(code);
-                let (code, text) = (code_name(code), chain(&error));
-                // Reads come for every group and node every 10 s. Their errors are in the metrics and in the client's
-                // log.
-                if rpc.changes() {
-                    tracing::warn!(?rpc, code, error = %text, "RPC failed");
-                } else {
-                    tracing::debug!(?rpc, code, error = %text, "RPC failed");
-                }
+                timed.ends(error.code());
+                self.failed_calls.tell(rpc, about, &error);
                 Err(error.into())
             }
         }
@@ -205,8 +201,8 @@ impl Provider {
     /// Source: `coresMemoryTotal` in
     /// [`resource/manager.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/core/scaleup/resource/manager.go),
     /// up to 1.34: `No node info for: …`, before it looks at the size.
-    fn template(&self, id: String) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
-        let group = self.group(&id)?;
+    fn template(&self, id: &str) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
+        let group = self.group(id)?;
         if let Some(Ok(template)) = &group.template {
             self.without_template().remove(&group.asg.name);
             return Ok(wire::template(&template.encoded));
@@ -217,7 +213,7 @@ impl Provider {
             }
             if group.template.is_none() {
                 // Within seconds. With one without room, others would be bought meanwhile for the pods that these nodes are for.
-                return Err(RpcError::NoTemplateYet(id));
+                return Err(RpcError::NoTemplateYet(id.to_owned()));
             }
         }
         if let Some(Err(error)) = &group.template {
@@ -284,7 +280,7 @@ impl CloudProvider for Provider {
         &self,
         _: Request<NodeGroupsRequest>,
     ) -> Result<Response<NodeGroupsResponse>, Status> {
-        self.answer(Rpc::NodeGroups, async {
+        self.answer(Rpc::NodeGroups, About::default(), async {
             let view = self.view()?;
             let node_groups = view.groups.values().map(|group| self.node_group(group)).collect();
             Ok(NodeGroupsResponse { node_groups })
@@ -296,7 +292,7 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupForNodeRequest>,
     ) -> Result<Response<NodeGroupForNodeResponse>, Status> {
-        self.answer(Rpc::NodeGroupForNode, async {
+        self.answer(Rpc::NodeGroupForNode, About::default(), async {
             let node_group = self.group_for_node(request.get_ref().node.as_ref())?;
             Ok(NodeGroupForNodeResponse { node_group: Some(node_group) })
         })
@@ -308,7 +304,7 @@ impl CloudProvider for Provider {
         request: Request<PricingNodePriceRequest>,
     ) -> Result<Response<PricingNodePriceResponse>, Status> {
         let price = async { Ok(PricingNodePriceResponse { price: self.node_price(request.get_ref())? }) };
-        self.answer(Rpc::PricingNodePrice, price).await
+        self.answer(Rpc::PricingNodePrice, About::default(), price).await
     }
 
     async fn pricing_pod_price(
@@ -316,18 +312,21 @@ impl CloudProvider for Provider {
         request: Request<PricingPodPriceRequest>,
     ) -> Result<Response<PricingPodPriceResponse>, Status> {
         let price = async { Ok(PricingPodPriceResponse { price: self.pod_price(request.get_ref())? }) };
-        self.answer(Rpc::PricingPodPrice, price).await
+        self.answer(Rpc::PricingPodPrice, About::default(), price).await
     }
 
     async fn gpu_label(&self, _: Request<GpuLabelRequest>) -> Result<Response<GpuLabelResponse>, Status> {
-        self.answer(Rpc::GPULabel, async { Ok(GpuLabelResponse { label: devices::LABEL.to_owned() }) }).await
+        self.answer(Rpc::GPULabel, About::default(), async {
+            Ok(GpuLabelResponse { label: devices::LABEL.to_owned() })
+        })
+        .await
     }
 
     async fn get_available_gpu_types(
         &self,
         _: Request<GetAvailableGpuTypesRequest>,
     ) -> Result<Response<GetAvailableGpuTypesResponse>, Status> {
-        self.answer(Rpc::GetAvailableGPUTypes, async {
+        self.answer(Rpc::GetAvailableGPUTypes, About::default(), async {
             let types =
                 devices::MODELS.iter().map(|&(_, name)| (name.to_owned(), prost_types::Any::default()));
             Ok(GetAvailableGpuTypesResponse { gpu_types: types.collect() })
@@ -336,11 +335,11 @@ impl CloudProvider for Provider {
     }
 
     async fn cleanup(&self, _: Request<CleanupRequest>) -> Result<Response<CleanupResponse>, Status> {
-        self.answer(Rpc::Cleanup, async { Ok(CleanupResponse {}) }).await
+        self.answer(Rpc::Cleanup, About::default(), async { Ok(CleanupResponse {}) }).await
     }
 
     async fn refresh(&self, _: Request<RefreshRequest>) -> Result<Response<RefreshResponse>, Status> {
-        self.answer(Rpc::Refresh, async {
+        self.answer(Rpc::Refresh, About::default(), async {
             // Without groups, newer versions would go on, and forget their scale-ups under way.
             self.view()?;
             self.visits.received(&self.groups, &self.clock).await;
@@ -353,9 +352,10 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupTargetSizeRequest>,
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
-        self.answer(Rpc::NodeGroupTargetSize, async {
+        let id = &request.get_ref().id;
+        self.answer(Rpc::NodeGroupTargetSize, About::group(id), async {
             self.visits.asked(&self.groups, &self.clock).await;
-            let group = self.group(&request.get_ref().id)?;
+            let group = self.group(id)?;
             let target_size = sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, i));
             Ok(NodeGroupTargetSizeResponse { target_size })
         })
@@ -366,8 +366,8 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupIncreaseSizeRequest>,
     ) -> Result<Response<NodeGroupIncreaseSizeResponse>, Status> {
-        self.answer(Rpc::NodeGroupIncreaseSize, async {
-            let request = request.get_ref();
+        let request = request.get_ref();
+        self.answer(Rpc::NodeGroupIncreaseSize, About::group(&request.id), async {
             self.increase_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupIncreaseSizeResponse {})
         })
@@ -378,8 +378,8 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupDeleteNodesRequest>,
     ) -> Result<Response<NodeGroupDeleteNodesResponse>, Status> {
-        self.answer(Rpc::NodeGroupDeleteNodes, async {
-            let request = request.get_ref();
+        let request = request.get_ref();
+        self.answer(Rpc::NodeGroupDeleteNodes, About::nodes(&request.id, &request.nodes), async {
             self.delete_nodes(&request.id, &request.nodes).await?;
             Ok(NodeGroupDeleteNodesResponse {})
         })
@@ -390,8 +390,8 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupDecreaseTargetSizeRequest>,
     ) -> Result<Response<NodeGroupDecreaseTargetSizeResponse>, Status> {
-        self.answer(Rpc::NodeGroupDecreaseTargetSize, async {
-            let request = request.get_ref();
+        let request = request.get_ref();
+        self.answer(Rpc::NodeGroupDecreaseTargetSize, About::group(&request.id), async {
             self.decrease_target_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupDecreaseTargetSizeResponse {})
         })
@@ -402,25 +402,27 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupNodesRequest>,
     ) -> Result<Response<NodeGroupNodesResponse>, Status> {
-        self.answer(Rpc::NodeGroupNodes, async {
-            Ok(NodeGroupNodesResponse { instances: self.instances(&request.get_ref().id)? })
-        })
-        .await
+        let id = &request.get_ref().id;
+        let instances = async { Ok(NodeGroupNodesResponse { instances: self.instances(id)? }) };
+        self.answer(Rpc::NodeGroupNodes, About::group(id), instances).await
     }
 
     async fn node_group_template_node_info(
         &self,
         request: Request<NodeGroupTemplateNodeInfoRequest>,
     ) -> Result<Response<NodeGroupTemplateNodeInfoResponse>, Status> {
-        self.answer(Rpc::NodeGroupTemplateNodeInfo, async { self.template(request.into_inner().id) }).await
+        let id = &request.get_ref().id;
+        let template = async { self.template(id) };
+        self.answer(Rpc::NodeGroupTemplateNodeInfo, About::group(id), template).await
     }
 
     async fn node_group_get_options(
         &self,
         request: Request<NodeGroupAutoscalingOptionsRequest>,
     ) -> Result<Response<NodeGroupAutoscalingOptionsResponse>, Status> {
-        self.answer(Rpc::NodeGroupGetOptions, async {
-            let node_group_autoscaling_options = self.options(request.get_ref())?;
+        let request = request.get_ref();
+        self.answer(Rpc::NodeGroupGetOptions, About::group(&request.id), async {
+            let node_group_autoscaling_options = self.options(request)?;
             Ok(NodeGroupAutoscalingOptionsResponse { node_group_autoscaling_options })
         })
         .await

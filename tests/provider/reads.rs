@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebbtide::aws::Lifecycle;
 use ebbtide::groups::{Group, LaunchFailure};
+use ebbtide::provider::SizingError;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::provider::proto::{
     CleanupRequest, ExternalGrpcNode, GetAvailableGpuTypesRequest, GpuLabelRequest, Instance,
@@ -14,12 +15,16 @@ use ebbtide::provider::proto::{
     NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, PricingNodePriceRequest, PricingPodPriceRequest,
     RefreshRequest,
 };
+use ebbtide::telemetry::LogFormat;
+use ebbtide::telemetry::captured::{self, Log};
 use ebbtide::template::{Template, TemplateError};
 use futures::FutureExt as _;
 use k8s_pb::api::core::v1::Node;
 use prost::Message as _;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::Code;
+use tracing::Level;
 
 use crate::world::{GROUP, With as _, World, code, failure, node, unregistered, web};
 
@@ -393,4 +398,71 @@ async fn cleanup_does_nothing_and_prices_are_not_implemented() {
     let node = client.pricing_node_price(PricingNodePriceRequest::default()).await;
     let pod = client.pricing_pod_price(PricingPodPriceRequest::default()).await;
     assert_eq!((code(&node), code(&pod)), (Code::Unimplemented, Code::Unimplemented));
+}
+
+/// What the log has of calls that failed, at WARN.
+fn told(log: &Log) -> Vec<Value> {
+    let lines: Vec<Value> =
+        log.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    lines.into_iter().filter(|line| line["message"] == "RPC failed" && line["level"] == "WARN").collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_fails_is_told_with_its_group_and_of_each_call_and_code_once_a_minute() {
+    let (log, _guard) = captured::log_as(LogFormat::Json, Level::DEBUG);
+    let world = World::empty(None);
+    let mut client = world.client().await;
+    let mut fail = async || {
+        let size = NodeGroupTargetSizeRequest { id: GROUP.into() };
+        assert_eq!(code(&client.node_group_target_size(size).await), Code::Unavailable);
+        assert_eq!(code(&client.refresh(RefreshRequest {}).await), Code::Unavailable);
+    };
+    for _ in 0..3 {
+        fail().await;
+    }
+    let first: Vec<_> = told(&log).iter().map(|line| (line["rpc"].clone(), line["group"].clone())).collect();
+    assert_eq!(first, [(json!("NodeGroupTargetSize"), json!(GROUP)), (json!("Refresh"), Value::Null)]);
+    tokio::time::advance(Duration::from_mins(1)).await;
+    fail().await;
+    let lines = told(&log);
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+    assert_eq!((&lines[2]["suppressed"], &lines[2]["code"]), (&json!(2), &json!("UNAVAILABLE")));
+    // Another code has a line of its own.
+    world.publish([web(1)]);
+    let unknown = NodeGroupTargetSizeRequest { id: "another".into() };
+    assert_eq!(code(&client.node_group_target_size(unknown).await), Code::NotFound);
+    assert_eq!(told(&log).last().expect("a line")["group"], "another");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_to_come_within_seconds_is_no_failure_to_the_log() {
+    let (log, _guard) = captured::log_as(LogFormat::Json, Level::DEBUG);
+    let world = World::with(web(1));
+    let template = NodeGroupTemplateNodeInfoRequest { id: GROUP.into() };
+    assert_eq!(
+        code(&world.client().await.node_group_template_node_info(template).await),
+        Code::Unimplemented
+    );
+    assert_eq!(told(&log), [Value::Null; 0]);
+    assert!(log.text().contains("RPC failed"), "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_fails_is_told_each_time_with_the_group_and_the_nodes_that_it_is_about() {
+    let (log, _guard) = captured::log_as(LogFormat::Json, Level::INFO);
+    let world = World::with(web(3).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1", "i-2", "i-3"]);
+    for _ in 0..2 {
+        world.aws.now().fails = Some(SizingError::Throttled);
+        assert_eq!(code(&world.increase(1).await), Code::Unavailable);
+    }
+    world.leaving.now().refuses = ["n-1".into()].into();
+    assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
+    let batch: Vec<_> = (1..=12).map(|n| node(&format!("i-{n}"))).collect();
+    assert_eq!(code(&world.delete(batch).await), Code::InvalidArgument);
+    let lines = told(&log);
+    let groups: Vec<_> = lines.iter().map(|line| line["group"].as_str().expect("a group")).collect();
+    assert_eq!(groups, [GROUP; 4]);
+    assert_eq!((&lines[2]["node"], &lines[2]["instance"]), (&json!("n-1"), &json!("i-1")));
+    let instances = lines[3]["instance"].as_str().expect("instances");
+    assert!(instances.starts_with("i-1, i-2, ") && instances.ends_with("i-10 and 2 more"), "{instances}");
 }
