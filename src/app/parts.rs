@@ -62,10 +62,12 @@ impl Parts {
         if let Some(managed) = &managed_hooks {
             managed.register(&mut registry);
         }
+        let discovery = discovery(config, &shared);
+        discovery.register(&mut registry);
         Self {
             managed_hooks,
             price_reader,
-            discovery: discovery(config, &shared),
+            discovery,
             expander: Arc::new(
                 Expander::new(Arc::clone(&shared), config.expander_policy.clone(), &mut registry)
                     .with_prices(prices.clone()),

@@ -1,6 +1,7 @@
 //! Discovery on the simulated AWS, through the real SDK, on virtual time.
 
 mod budget;
+mod launches;
 mod node_groups;
 mod poll_interval;
 mod refreshes;

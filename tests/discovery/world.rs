@@ -13,6 +13,7 @@ use ebbtide::groups::{Groups, Snapshot};
 use ebbtide::sim::aws::{Aws as SimulatedAws, Entry, Event, GroupSpec, Operation, Timing};
 use ebbtide::sim::http::aws_client;
 use jiff::Timestamp;
+use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 
 pub(crate) const INTERVAL: Duration = Duration::from_mins(1);
@@ -24,6 +25,7 @@ pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) groups: Arc<Groups>,
     pub(crate) hooks: Arc<Hooks>,
+    registry: Registry,
     tasks: JoinSet<()>,
 }
 
@@ -40,7 +42,8 @@ pub(crate) async fn world(groups: impl IntoIterator<Item = GroupSpec>) -> World 
     }
     tokio::time::sleep(Duration::from_mins(2)).await;
     let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide", clock.clone()));
-    World { sim, aws, clock, groups: Arc::new(Groups::new(Duration::from_mins(10))), hooks, tasks }
+    let (groups, registry) = (Arc::new(Groups::new(Duration::from_mins(10))), Registry::default());
+    World { sim, aws, clock, groups, hooks, registry, tasks }
 }
 
 /// A group that discovery is to find.
@@ -73,9 +76,17 @@ impl World {
     /// Starts the loop of discovery by tag.
     pub(crate) fn run(&mut self) {
         let discovery = self.discovery(by_tag());
+        discovery.register(&mut self.registry);
         self.tasks.spawn(async move {
             discovery.run().await;
         });
+    }
+
+    /// What the loop's metrics tell.
+    pub(crate) fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("writes to a string");
+        text
     }
 
     /// Waits until the published view is as wanted, and complete.

@@ -9,8 +9,9 @@ use ebbtide::config::{Config, PriceSource};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupsRequest, PricingNodePriceRequest};
 use ebbtide::provider::{Io, Tls, TlsOptions};
-use ebbtide::sim::aws::{QueueSpec, TerminationCause};
+use ebbtide::sim::aws::{GroupSpec, LaunchFailure, QueueSpec, TerminationCause};
 use ebbtide::sim::cluster::{Event, budget, pod};
+use ebbtide::sim::program::TAG;
 use ebbtide::sim::world::World;
 use ebbtide::slots::Peer;
 use ebbtide::telemetry::captured;
@@ -68,6 +69,9 @@ fn labels(line: &str) -> impl Iterator<Item = (&str, &str)> {
 async fn pages_of_a_scale_in() -> Vec<String> {
     let world = World::plain(1);
     world.aws.add_group(group(2).tag("kubernetes.io/cluster/prod", "owned"));
+    world.aws.add_group(GroupSpec::named("dry").size(0, 9, 0).template("m5.large").tag(TAG, "true"));
+    world.aws.fail_launches("dry", LaunchFailure::InsufficientCapacity, u32::MAX);
+    world.aws.set_desired("dry", 1);
     let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
     world.aws.send_events_to(&queue);
     let (ours, theirs) = tokio::io::duplex(1 << 16);
@@ -98,6 +102,7 @@ async fn pages_of_a_scale_in() -> Vec<String> {
     let provider_id = cluster.node(node).and_then(|node| node.spec?.provider_id).expect("an instance");
     scene.world.aws.terminate(provider_id.rsplit('/').next().expect("its id"), TerminationCause::Rebalance);
     scene.until_it_tells(r#"ebbtide_scale_in_pods_blocked{budget="default/held"}"#, 1.0).await;
+    scene.until_it_tells(r#"ebbtide_launch_failures_total{group="dry",class="out_of_resources"}"#, 1.0).await;
     let blocked = scene.scrape().await;
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(cluster.client());
     budgets.delete("held", &DeleteParams::default()).await.expect("deleted");

@@ -10,6 +10,7 @@
 //!   gives instances back to its warm pool.
 //! - Nothing here changes anything in AWS.
 
+mod launches;
 mod on_record;
 mod templates;
 mod trouble;
@@ -23,14 +24,16 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
+use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use self::launches::Launches;
 use self::on_record::on_record;
 use self::templates::Templates;
 use self::trouble::Trouble;
 use self::warnings::Warnings;
-use super::failures::Shortages;
+use super::failures::{LaunchMetrics, Shortages};
 use super::hooks::Hooks;
 use super::poll_interval::{BREATH, next_refresh, requested_refresh, retry_after};
 use super::selector::Selectors;
@@ -62,6 +65,7 @@ pub struct Discovery {
     clock: Clock,
     interval: Duration,
     installation: Option<String>,
+    launch_metrics: LaunchMetrics,
     memory: Mutex<Memory>,
 }
 
@@ -71,6 +75,7 @@ struct Memory {
     has_refreshed: bool,
     templates: Templates,
     shortages: Shortages,
+    launches: Launches,
     /// The last description of each group.
     described: BTreeMap<GroupName, Arc<AutoScalingGroup>>,
     /// Where they have their instances, once that has been looked for.
@@ -98,7 +103,13 @@ impl Discovery {
         interval: Duration,
     ) -> Self {
         let (installation, memory) = (None, Mutex::default());
-        Self { aws, selectors, groups, hooks, nodes, clock, interval, installation, memory }
+        let launch_metrics = LaunchMetrics::new(clock.clone());
+        Self { aws, selectors, groups, hooks, nodes, clock, interval, installation, launch_metrics, memory }
+    }
+
+    /// Registers the metrics of launches.
+    pub fn register(&self, registry: &mut Registry) {
+        self.launch_metrics.register(registry);
     }
 
     /// For the installation that records name so.
@@ -199,7 +210,10 @@ impl Discovery {
         for name in memory.made_anew(&described) {
             self.hooks.forget(name);
         }
-        let described = memory.remember(described);
+        let (described, has_launched) = memory.remember(described);
+        if has_launched {
+            self.launch_metrics.came(now);
+        }
         let states = self.groups.publish_states(memory.observe(&described, now));
 
         // Everybody waits for the first refresh: it asks for no hooks. The second one comes soon.
@@ -207,11 +221,11 @@ impl Discovery {
         if is_first {
             memory.templates.learned().await;
         }
-        let Memory { templates, shortages, activities, hooks, .. } = &mut *memory;
+        let Memory { templates, shortages, launches, activities, hooks, .. } = &mut *memory;
         let node_groups = templates.due(LOOK_UPS_OF_EKS, now);
         let look_ups = LOOK_UPS - node_groups.len().min(LOOK_UPS_OF_EKS);
         let ((), groups, ()) = tokio::join!(
-            self.explain_shortages(shortages, activities, &states),
+            self.explain_shortages(shortages, launches, activities, &states),
             templates.look_up(&self.aws, described, node_groups, now),
             async {
                 if !is_first {
@@ -220,11 +234,13 @@ impl Discovery {
                 }
             },
         );
-        let groups = groups.into_iter().map(|group| {
+        let explained = groups.into_iter().map(|group| {
             let failure = memory.shortages.failure(&group.asg.name);
             Group { failure, ..group }
         });
-        Ok(states.completed(groups))
+        let explained: Vec<Group> = explained.collect();
+        memory.launches.note(&explained);
+        Ok(states.completed(explained))
     }
 
     /// Every selected group, by name.
@@ -308,7 +324,13 @@ impl Discovery {
     }
 
     /// Asks why groups are short of instances, where that is due.
-    async fn explain_shortages(&self, shortages: &mut Shortages, trouble: &mut Trouble, states: &Snapshot) {
+    async fn explain_shortages(
+        &self,
+        shortages: &mut Shortages,
+        launches: &mut Launches,
+        trouble: &mut Trouble,
+        states: &Snapshot,
+    ) {
         let now = states.taken_at;
         let due = shortages.due(now);
         if due.is_empty() {
@@ -334,7 +356,10 @@ impl Discovery {
         for ((group, _), answer) in due.iter().zip(answers) {
             let Some(group) = states.groups.get(group) else { continue };
             match answer {
-                Ok(activities) => shortages.learn(&group.asg, now, &activities),
+                Ok(activities) => {
+                    launches.count(&group.asg.name, &activities, &self.launch_metrics);
+                    shortages.learn(&group.asg, now, &activities);
+                }
                 Err(AwsError::NoSuchGroup { .. }) => shortages.learn(&group.asg, now, &[]),
                 Err(error) => failed = Some(error),
             }
@@ -355,18 +380,24 @@ impl Memory {
         described.iter().filter(move |(_, group)| is_another(group)).map(|(name, _)| name)
     }
 
-    /// Keeps the descriptions for the next refresh. What is said again is kept once.
-    fn remember(&mut self, described: BTreeMap<GroupName, AutoScalingGroup>) -> Vec<Arc<AutoScalingGroup>> {
+    /// Keeps the descriptions for the next refresh. What is said again is kept once. Returns them, and whether an instance has come into a
+    /// group that was there before.
+    fn remember(
+        &mut self,
+        described: BTreeMap<GroupName, AutoScalingGroup>,
+    ) -> (Vec<Arc<AutoScalingGroup>>, bool) {
         let mut before = std::mem::take(&mut self.described);
-        let mut is_same = before.len() == described.len();
+        let (mut is_same, mut has_launched) = (before.len() == described.len(), false);
         let again = described.into_iter().map(|(name, group)| {
-            let known = before.remove(&name).filter(|known| **known == group);
-            is_same &= known.is_some();
-            (name, known.unwrap_or_else(|| Arc::new(group)))
+            let known = before.remove(&name);
+            let same = known.as_ref().filter(|known| ***known == group).cloned();
+            is_same &= same.is_some();
+            has_launched |= same.is_none() && known.is_some_and(|known| has_another(&group, &known));
+            (name, same.unwrap_or_else(|| Arc::new(group)))
         });
         self.described = again.collect();
         self.places = self.places.take().filter(|_| is_same);
-        self.described.values().cloned().collect()
+        (self.described.values().cloned().collect(), has_launched)
     }
 
     /// Notes the groups as described, and returns what is known of them so far.
@@ -385,4 +416,10 @@ impl Memory {
         }
         states
     }
+}
+
+/// Whether an instance lives in the group that did not live in it before.
+fn has_another(group: &AutoScalingGroup, before: &AutoScalingGroup) -> bool {
+    let before: BTreeSet<&InstanceId> = before.live().map(|instance| &instance.id).collect();
+    group.live().any(|instance| !before.contains(&instance.id))
 }

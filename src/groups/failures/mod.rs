@@ -8,6 +8,7 @@
 mod cause;
 mod explain;
 mod message;
+mod metrics;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use self::explain::{explain, failed_tries, is_launch};
+pub use self::metrics::LaunchMetrics;
 use super::{LaunchFailure, Snapshot};
 use crate::aws::{Activity, AutoScalingGroup};
 use crate::clock::elapsed;
@@ -68,6 +70,13 @@ pub fn is_short(group: &AutoScalingGroup) -> bool {
 
 fn live(group: &AutoScalingGroup) -> i32 {
     group.live().map(|instance| group.weight(&instance.id)).fold(0, i32::saturating_add)
+}
+
+/// The launches that failed among these activities: the id of each, and whether capacity or quota was lacking. What was called off has not
+/// failed.
+pub(super) fn failed_launches(activities: &[Activity]) -> impl Iterator<Item = (&str, bool)> {
+    let failed = activities.iter().filter(|activity| is_launch(activity) && activity.status == "Failed");
+    failed.map(|launch| (launch.id.as_str(), message::read(&launch.message).out_of_resources))
 }
 
 impl Shortage {

@@ -1,0 +1,95 @@
+//! What is told of launches that fail: in the log, when those of a group begin to and when that is over, and how many, as a metric.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::aws::Activity;
+use crate::groups::failures::{LaunchMetrics, failed_launches, is_short};
+use crate::groups::{Group, LaunchFailure};
+use crate::k8s::GroupName;
+use crate::telemetry::Outage;
+
+/// What was told.
+#[derive(Debug, Default)]
+pub(super) struct Launches {
+    failing: BTreeMap<GroupName, Failing>,
+    /// Failed launches that were counted, by their ids, as far as AWS tells of them still.
+    counted: BTreeMap<GroupName, BTreeSet<String>>,
+}
+
+/// A group whose launches fail.
+#[derive(Debug, Default)]
+struct Failing {
+    outage: Outage,
+    /// The desired capacity when they failed last.
+    desired: i32,
+}
+
+impl Launches {
+    /// Counts the failed launches among a group's activities that were not there when they were read last.
+    pub(super) fn count(&mut self, group: &GroupName, activities: &[Activity], metrics: &LaunchMetrics) {
+        let before = self.counted.remove(group).unwrap_or_default();
+        for (id, out_of_resources) in failed_launches(activities) {
+            if !before.contains(id) {
+                metrics.failed(group, out_of_resources);
+            }
+        }
+        let ids = failed_launches(activities).map(|(id, _)| id.to_owned()).collect();
+        self.counted.insert(group.clone(), ids);
+    }
+
+    /// Notes what a refresh has shown.
+    pub(super) fn note(&mut self, groups: &[Group]) {
+        let names: BTreeSet<&GroupName> = groups.iter().map(|group| &group.asg.name).collect();
+        self.counted.retain(|name, _| names.contains(name));
+        let mut before = std::mem::take(&mut self.failing);
+        for group in groups {
+            let name = &group.asg.name;
+            let known = before.remove(name);
+            match (&group.failure, known) {
+                (Some(failure), known) => {
+                    let mut failing = known.unwrap_or_default();
+                    failing.tell(group, failure);
+                    self.failing.insert(name.clone(), failing);
+                }
+                // Another try may be under way.
+                (None, Some(known)) if is_short(&group.asg) => _ = self.failing.insert(name.clone(), known),
+                (None, Some(known)) => known.tell_end(group),
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+impl Failing {
+    fn tell(&mut self, group: &Group, failure: &LaunchFailure) {
+        self.desired = group.asg.desired;
+        let Some(lasted) = self.outage.failed() else { return };
+        let LaunchFailure { code, message, out_of_resources, launches } = failure;
+        let (group, outage_seconds) = (group.asg.name.as_str(), lasted.as_secs());
+        tracing::warn!(
+            group,
+            code,
+            out_of_resources,
+            instances = launches,
+            outage_seconds,
+            error = message,
+            "launches of the group fail"
+        );
+    }
+
+    fn tell_end(mut self, group: &Group) {
+        let outage_seconds = self.outage.recovered().map(|lasted| lasted.as_secs());
+        let (group, desired, before) = (group.asg.name.as_str(), group.asg.desired, self.desired);
+        if desired < before {
+            tracing::info!(
+                group,
+                desired,
+                before,
+                outage_seconds,
+                "launches of the group that failed were given up: the desired capacity is lower"
+            );
+        } else {
+            tracing::info!(group, desired, outage_seconds, "launches of the group fail no more");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! How many launches fail, and since when none has come.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::clock::{Clock, elapsed};
+use crate::k8s::GroupName;
+
+/// What is lacking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
+enum Class {
+    out_of_resources,
+    other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    group: String,
+    class: Class,
+}
+
+/// Counts launches.
+#[derive(Clone, Debug)]
+pub struct LaunchMetrics {
+    failures: Family<Labels, Counter>,
+    /// When an instance came last; before the first, when the process began.
+    came: Arc<Mutex<Timestamp>>,
+    clock: Clock,
+}
+
+impl LaunchMetrics {
+    /// None so far.
+    pub fn new(clock: Clock) -> Self {
+        Self { failures: Family::default(), came: Arc::new(Mutex::new(clock.now())), clock }
+    }
+
+    /// Registers them.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "ebbtide_launch_failures",
+            "Scaling activities that failed to launch one instance or several, by group and by whether capacity or quota is lacking",
+            self.failures.clone(),
+        );
+        registry.register_collector(Box::new(Age(self.clone())));
+    }
+
+    /// Counts a failed launch.
+    pub(crate) fn failed(&self, group: &GroupName, out_of_resources: bool) {
+        let class = if out_of_resources { Class::out_of_resources } else { Class::other };
+        self.failures.get_or_create(&Labels { group: group.to_string(), class }).inc();
+    }
+
+    /// Notes that an instance has come.
+    pub(crate) fn came(&self, now: Timestamp) {
+        *self.came.lock() = now;
+    }
+}
+
+#[derive(Debug)]
+struct Age(LaunchMetrics);
+
+impl Collector for Age {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let gauge = encoder.encode_descriptor(
+            "ebbtide_launch_age",
+            "Since a refresh has shown an instance that had come into a group, or since the process began",
+            Some(&Unit::Seconds),
+            MetricType::Gauge,
+        )?;
+        let came = *self.0.came.lock();
+        ConstGauge::new(elapsed(came, self.0.clock.now()).as_secs_f64()).encode(gauge)
+    }
+}

@@ -1,0 +1,101 @@
+//! What is told of launches that fail.
+
+use std::time::Duration;
+
+use ebbtide::groups::Snapshot;
+use ebbtide::sim::aws::{Event, LaunchFailure};
+use ebbtide::telemetry::captured::{self, Log};
+use tracing::Level;
+
+use crate::world::{ours, world};
+
+/// How often the log has these words.
+fn told(log: &Log, words: &str) -> usize {
+    log.text().matches(words).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn launches_that_fail_are_told_when_they_begin_to_and_when_they_work() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let mut world = world([ours("dry").size(0, 9, 0), ours("fine").size(0, 9, 1)]).await;
+    world.run();
+    world.until(|snapshot| snapshot.groups.len() == 2).await;
+    world.sim.fail_launches("dry", LaunchFailure::InsufficientCapacity, 4);
+    world.aws.set_desired(&"dry".into(), 1).await.expect("is within its bounds");
+    world.groups.refresh_soon();
+    world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
+    assert_eq!(told(&log, "fail no more"), 0);
+    world.until(|snapshot| snapshot.groups["dry"].asg.live().count() == 1).await;
+    let over = world.clock.now();
+    world.until(|_| world.clock.now() > over + Duration::from_secs(20)).await;
+    let lines: Vec<_> =
+        log.text().lines().filter(|line| line.contains("launches of the group")).map(str::to_owned).collect();
+    let [fail, work] = &lines[..] else { panic!("not at every refresh: {}", log.text()) };
+    for part in [
+        "WARN",
+        "launches of the group fail ",
+        r#"group="dry""#,
+        r#"code="InsufficientInstanceCapacity""#,
+        "do not have sufficient",
+    ] {
+        assert!(fail.contains(part), "{part} in {fail}");
+    }
+    assert!(work.contains("INFO") && work.contains("launches of the group fail no more"), "{work}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn launches_that_were_given_up_are_not_told_to_work() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let mut world = world([ours("dry").size(0, 9, 1)]).await;
+    world.run();
+    world.until(|snapshot| snapshot.groups.len() == 1).await;
+    world.sim.fail_launches("dry", LaunchFailure::InsufficientCapacity, u32::MAX);
+    for tries in 1..=2 {
+        world.aws.set_desired(&"dry".into(), 3).await.expect("is within its bounds");
+        world.groups.refresh_soon();
+        world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
+        world.aws.set_desired(&"dry".into(), 1).await.expect("is within its bounds");
+        world.groups.refresh_soon();
+        let over = |snapshot: &Snapshot| snapshot.groups["dry"].asg.desired == 1;
+        world.until(|snapshot| over(snapshot) && snapshot.groups["dry"].failure.is_none()).await;
+        assert_eq!(told(&log, "launches of the group that failed were given up"), tries, "{}", log.text());
+    }
+    assert_eq!(told(&log, "fail no more"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_launch_that_fails_is_counted_once_and_an_instance_that_comes_is_noted() {
+    let mut world = world([ours("dry").size(0, 9, 0), ours("broken").size(0, 9, 0)]).await;
+    world.run();
+    world.until(|snapshot| snapshot.groups.len() == 2).await;
+    let began = world.clock.now();
+    world.sim.fail_launches("dry", LaunchFailure::NoSpotCapacity, u32::MAX);
+    let image =
+        LaunchFailure::Other { code: "InvalidAMIID.NotFound".into(), message: "no such image".into() };
+    world.sim.fail_launches("broken", image, u32::MAX);
+    for group in ["dry", "broken"] {
+        world.aws.set_desired(&group.into(), 1).await.expect("is within its bounds");
+    }
+    world.groups.refresh_soon();
+    world.until(|_| world.clock.now() > began + Duration::from_mins(20)).await;
+    let failed = |name: &str| {
+        let of_it = |event: &Event| matches!(event, Event::LaunchFailed { group, .. } if group == name);
+        world.sim.journal().iter().filter(|entry| of_it(&entry.what)).count()
+    };
+    let metrics = world.metrics();
+    for (group, class) in [("dry", "out_of_resources"), ("broken", "other")] {
+        let expected = failed(group);
+        assert!(expected > 1, "AWS tries again");
+        let series =
+            format!("ebbtide_launch_failures_total{{group=\"{group}\",class=\"{class}\"}} {expected}\n");
+        assert!(metrics.contains(&series), "{series} in {metrics}");
+    }
+    let age = |metrics: &str| -> f64 {
+        let value = metrics.lines().find_map(|line| line.strip_prefix("ebbtide_launch_age_seconds "));
+        value.expect("a value").parse().expect("a number")
+    };
+    assert!(age(&metrics) > 1_200.0, "{metrics}");
+    world.sim.fail_launches("dry", LaunchFailure::NoSpotCapacity, 0);
+    world.until(|snapshot| snapshot.groups["dry"].asg.live().count() == 1).await;
+    assert!(age(&world.metrics()) < 60.0, "{}", world.metrics());
+}
