@@ -12,8 +12,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::record::{Cause, Phase};
+use super::turn::Ahead;
 use super::waiting::{WaitReason, Waiting};
 use crate::cluster::{Cordon, PodName};
+use crate::k8s::NodeName;
 
 /// What lasts longer than this is announced again.
 pub const ANNOUNCE_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(5);
@@ -419,12 +421,20 @@ pub(super) fn wishes_ignored(pods: Vec<String>) -> ScaleInEvent {
     warning(Reason::WishesIgnored, "wishes", note)
 }
 
-/// A person's request, or maintenance that is far away, waits: so many others are `under_way` in the group, and so many come `before` it.
-pub(super) fn queued(group: &str, under_way: usize, before: usize) -> ScaleInEvent {
+/// A person's request, or maintenance that is far away, waits for what is `ahead` of it in the group.
+pub(super) fn queued(group: &str, ahead: &Ahead) -> ScaleInEvent {
+    let Ahead { under_way, nodes, before, launches_fail } = ahead;
+    let nodes = match &nodes[..] {
+        [] => String::new(),
+        nodes => format!(". Under way: {}", list_in(NODES, nodes.iter().map(NodeName::to_string))),
+    };
+    let failing =
+        launches_fail.as_ref().map(|code| format!(". Launches of the group fail: {}", quoted(code, 100)));
     let note = format!(
         "{under_way} scale-ins for people or for maintenance are under way in group {} or not replaced yet, which is as many as \
-         --max-operator-scale-ins allows, and {before} are to come before this one; it waits for its turn",
-        name(group)
+         --max-operator-scale-ins allows, and {before} are to come before this one; it waits for its turn{nodes}{}",
+        name(group),
+        failing.unwrap_or_default()
     );
     normal(Reason::Queued, "waits for its turn", note)
 }
@@ -656,6 +666,9 @@ const WORDS: usize = 500;
 /// Room for a list, in bytes.
 const LIST: usize = 450;
 
+/// Room for one where much else is said.
+const NODES: usize = 250;
+
 /// The name of a group: AWS allows nearly every character in it, and 255 of them.
 fn name(group: &str) -> String {
     quoted(group, 255)
@@ -701,15 +714,19 @@ fn cut(text: &str, room: usize) -> String {
 
 /// As many of these as there is room for, and how many more there are.
 fn list(entries: impl ExactSizeIterator<Item = String>) -> String {
+    list_in(LIST, entries)
+}
+
+fn list_in(room: usize, entries: impl ExactSizeIterator<Item = String>) -> String {
     let count = entries.len();
     let mut text = String::new();
     for (n, entry) in entries.enumerate() {
-        if text.len() + entry.len() > LIST && n > 0 {
+        if text.len() + entry.len() > room && n > 0 {
             let _ = write!(text, " and {} more", count - n);
             break;
         }
         let separator = if n > 0 { ", " } else { "" };
-        let _ = write!(text, "{separator}{}", cut(&entry, LIST));
+        let _ = write!(text, "{separator}{}", cut(&entry, room));
     }
     text
 }

@@ -66,6 +66,7 @@ mod terminate;
 mod tests;
 mod told;
 mod trace;
+mod turn;
 mod twins;
 mod waiting;
 mod worker;

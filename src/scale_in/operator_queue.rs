@@ -6,7 +6,7 @@
 //! maintenance stays in its queue.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -15,7 +15,8 @@ use super::context::{Shared, TurnsGiven, may_lose, primary};
 use super::events;
 use super::notices::is_far;
 use super::record::{Annotation, Cause, Record, Release, Written};
-use super::situation::{Situation, Turn};
+use super::situation::Situation;
+use super::turn::{Ahead, Turn};
 use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
 use crate::clock::later;
 use crate::cluster::{NodeView, Nodes};
@@ -30,7 +31,7 @@ const STANDS_FOR: SignedDuration = SignedDuration::from_secs(30);
 /// Whether the request on this Node may be carried out now. Once it may, that stands until there is a record, or the request is
 /// taken back or does not fit any more, for [`STANDS_FOR`] at most.
 pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
-    let never = Turn::Waits { under_way: 0, before: 0 };
+    let never = Turn::Waits(Ahead::default());
     let (Some(snapshot), Some(id)) = (shared.groups.latest(), node.instance.as_ref()) else {
         return never;
     };
@@ -47,7 +48,11 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
         may_lose: RefCell::default(),
         may_wait: &|instance| shared.notices.may_wait(instance, shared.clock.now()),
     };
-    queue.turn(node, id, &shared.turns_given)
+    let launches_fail = || group.failure.as_ref().map(|failure| failure.code.clone());
+    match queue.turn(node, id, &shared.turns_given) {
+        Turn::Now => Turn::Now,
+        Turn::Waits(ahead) => Turn::Waits(Ahead { launches_fail: launches_fail(), ..ahead }),
+    }
 }
 
 /// How many nodes the group has.
@@ -86,25 +91,25 @@ enum Says {
 impl Queue<'_> {
     /// How many of the group's nodes are not there: on their way out, or not replaced yet. Where sizes are units, there is no saying how
     /// many are missing: one at least.
-    fn away(&self, under_way: &BTreeSet<&InstanceId>) -> usize {
+    fn away(&self, under_way: &BTreeMap<&InstanceId, NodeName>) -> usize {
         let units: i32 = self.group.live().map(|instance| self.group.weight(&instance.id)).sum();
         let lacks_units = self.group.is_weighted() && units < self.group.desired;
         let is_away = |instance: &&Instance| {
             instance.lifecycle == Lifecycle::Pending
-                || instance.lifecycle.is_live() && under_way.contains(&instance.id)
+                || instance.lifecycle.is_live() && under_way.contains_key(&instance.id)
         };
         self.group.missing() + usize::from(lacks_units) + self.group.instances.iter().filter(is_away).count()
     }
 
     fn turn(&self, node: &NodeView, id: &InstanceId, given: &TurnsGiven) -> Turn {
         // Other tasks wait for the lock: what takes long is done before.
-        let mut under_way = BTreeSet::new();
+        let mut under_way = BTreeMap::new();
         let mut waiting = Vec::new();
         for instance in &self.group.instances {
             let Some((name, says)) = self.says(instance) else { continue };
             match says {
                 Says::UnderWay if instance.id != *id => {
-                    under_way.insert(&instance.id);
+                    under_way.insert(&instance.id, name);
                 }
                 Says::Waits { since, replaced } => waiting.push((&instance.id, since, replaced, name)),
                 Says::UnderWay | Says::Other | Says::Nothing => {}
@@ -116,7 +121,7 @@ impl Queue<'_> {
         let before = std::mem::take(given);
         for instance in &self.group.instances {
             let Some(since) = before.get(&instance.id).copied() else { continue };
-            let says = self.says(instance).map_or(Says::Nothing, |(_, says)| says);
+            let Some((name, says)) = self.says(instance) else { continue };
             let stands = match says {
                 Says::Nothing => continue,
                 Says::UnderWay => true,
@@ -124,7 +129,7 @@ impl Queue<'_> {
                 Says::Other => false,
             };
             if stands && instance.id != *id {
-                under_way.insert(&instance.id);
+                under_way.insert(&instance.id, name);
             }
             if !matches!(says, Says::UnderWay) {
                 given.insert(instance.id.clone(), since);
@@ -146,7 +151,7 @@ impl Queue<'_> {
         let mine = (place(id, mine.and_then(|(_, since, ..)| *since)), &node.name);
         let is_before =
             |(other, since, replaced, name): &&(&InstanceId, Option<Timestamp>, bool, NodeName)| {
-                !under_way.contains(*other) && counts(*replaced) && (place(other, *since), name) < mine
+                !under_way.contains_key(*other) && counts(*replaced) && (place(other, *since), name) < mine
             };
         let before = waiting.iter().filter(is_before).count();
         let in_the_way = if is_replaced { under_way.len().max(away) } else { under_way.len() };
@@ -154,7 +159,8 @@ impl Queue<'_> {
             given.insert(id.clone(), self.now);
             return Turn::Now;
         }
-        Turn::Waits { under_way: in_the_way, before }
+        let nodes = under_way.into_values().collect();
+        Turn::Waits(Ahead { under_way: in_the_way, nodes, before, launches_fail: None })
     }
 
     /// What the Node of an instance says; `None` without one.
@@ -199,13 +205,15 @@ fn took_a_turn(record: &Record) -> bool {
 }
 
 /// Makes a node wait: an Event says for whom.
-pub(super) fn wait(s: &Situation<'_>, group: &GroupName, under_way: usize, before: usize, plan: &mut Plan) {
-    s.announce(plan, events::queued(group, under_way, before));
+pub(super) fn wait(s: &Situation<'_>, group: &GroupName, ahead: &Ahead, plan: &mut Plan) {
+    s.announce(plan, events::queued(group, ahead));
     plan.wake(later(s.now, LOOK_AGAIN));
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::json;
 
     use super::*;
@@ -259,7 +267,15 @@ mod tests {
             self.nodes.apply(self.nodes.reduce(node));
         }
 
+        /// Whether the `n`-th has its turn, without the names of those that are under way.
         fn turn(&self, n: usize, second: i64) -> Turn {
+            match self.whole_turn(n, second) {
+                Turn::Waits(ahead) => Turn::Waits(Ahead { nodes: Vec::new(), ..ahead }),
+                Turn::Now => Turn::Now,
+            }
+        }
+
+        fn whole_turn(&self, n: usize, second: i64) -> Turn {
             let queue = Queue {
                 nodes: &self.nodes,
                 group: &self.group,
@@ -274,28 +290,34 @@ mod tests {
         }
     }
 
-    const WAITS_FOR_ONE: Turn = Turn::Waits { under_way: 1, before: 0 };
+    const WAITS_FOR_ONE: Turn = Turn::waits(1, 0);
 
     #[test]
     fn a_turn_without_a_record_stands_for_half_a_minute_and_goes_behind_the_others_then() {
         let since = |second| format!("now since {}", at(second));
         let requests = Requests::of(&[&since(0), &since(1), &since(2)], 3);
         assert_eq!([0, 1].map(|n| requests.turn(n, 10)), [Turn::Now, WAITS_FOR_ONE]);
-        assert_eq!(
-            [0, 1].map(|n| requests.turn(n, 39)),
-            [Turn::Now, Turn::Waits { under_way: 1, before: 0 }]
-        );
-        assert_eq!(requests.turn(0, 40), Turn::Waits { under_way: 0, before: 2 });
-        assert_eq!(
-            [1, 0].map(|n| requests.turn(n, 40)),
-            [Turn::Now, Turn::Waits { under_way: 1, before: 1 }]
-        );
-        assert_eq!(
-            [2, 1].map(|n| requests.turn(n, 70)),
-            [Turn::Now, Turn::Waits { under_way: 1, before: 1 }]
-        );
+        assert_eq!([0, 1].map(|n| requests.turn(n, 39)), [Turn::Now, Turn::waits(1, 0)]);
+        assert_eq!(requests.turn(0, 40), Turn::waits(0, 2));
+        assert_eq!([1, 0].map(|n| requests.turn(n, 40)), [Turn::Now, Turn::waits(1, 1)]);
+        assert_eq!([2, 1].map(|n| requests.turn(n, 70)), [Turn::Now, Turn::waits(1, 1)]);
         requests.annotate(2, "");
         assert_eq!(requests.turn(0, 71), Turn::Now, "those that had one take turns");
+    }
+
+    #[test]
+    fn who_waits_is_told_which_nodes_are_under_way_with_a_record_or_a_turn_alone() {
+        let record = Record::new(Cause::Operator, "g", "i-0", Release::Terminate, at(0));
+        let record = crate::scale_in::record::write(&record);
+        let requests = Requests::of(&["", "replace", "replace", "replace"], 4);
+        let nodes = |n| match requests.whole_turn(n, 0) {
+            Turn::Waits(ahead) => ahead.nodes,
+            Turn::Now => panic!("it waits"),
+        };
+        assert_eq!(requests.turn(1, 0), Turn::Now);
+        assert_eq!(nodes(2), ["n1"]);
+        requests.annotate(0, &record);
+        assert_eq!(nodes(2), ["n0", "n1"]);
     }
 
     #[test]
@@ -316,10 +338,10 @@ mod tests {
         let since = format!("replace since {}", at(0));
         let mut requests = Requests::of(&["", &since, "", "now"], 0);
         requests.far = [id(0), id(2), id(3)].into();
-        assert_eq!(requests.turn(0, 10), Turn::Waits { under_way: 0, before: 1 });
+        assert_eq!(requests.turn(0, 10), Turn::waits(0, 1));
         assert_eq!([1, 0].map(|n| requests.turn(n, 10)), [Turn::Now, WAITS_FOR_ONE]);
-        assert_eq!(requests.turn(2, 10), Turn::Waits { under_way: 1, before: 1 });
-        assert_eq!(requests.turn(3, 10), Turn::Waits { under_way: 1, before: 2 });
+        assert_eq!(requests.turn(2, 10), Turn::waits(1, 1));
+        assert_eq!(requests.turn(3, 10), Turn::waits(1, 2));
         requests.group.instances[0].lifecycle = Lifecycle::TerminatingProceed;
         requests.group.desired = 3;
         assert_eq!(requests.turn(2, 10), WAITS_FOR_ONE, "what goes anyway waits for no turn");

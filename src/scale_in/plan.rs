@@ -17,7 +17,8 @@ use super::notices::{self, Expected};
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Request, Written};
 use super::settings::Treatment;
-use super::situation::{Situation, Turn};
+use super::situation::Situation;
+use super::turn::Turn;
 use super::{cordon, drain, events, flush, guard, node_patch, release, report, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
@@ -330,8 +331,8 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 // Out of service (`Standby`), somebody works on it.
                 Some(expected) if expected.treatment == Treatment::Drain && lifecycle.is_node() => {
                     match notices::may_wait(s.notices, s.now).then(s.turn) {
-                        Some(Turn::Waits { under_way, before }) => {
-                            operator_queue::wait(s, group, under_way, before, plan);
+                        Some(Turn::Waits(ahead)) => {
+                            operator_queue::wait(s, group, &ahead, plan);
                             cordon::cordon(s, plan);
                         }
                         _ => begin_for_notice(s, group, &expected, plan),
@@ -434,11 +435,11 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         release = Release::Terminate;
     }
     let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
-    if may_wait && let Turn::Waits { under_way, before } = (s.turn)() {
+    if may_wait && let Turn::Waits(ahead) = (s.turn)() {
         if request.since.is_none() {
             s.patch(plan, node_patch::with_request(s.node, &request.waiting(s.theirs(s.now))), Vec::new());
         }
-        return operator_queue::wait(s, group, under_way, before, plan);
+        return operator_queue::wait(s, group, &ahead, plan);
     }
     begin(s, Record::new(Cause::Operator, group, instance, release, s.now), None, plan);
 }

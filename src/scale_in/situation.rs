@@ -20,24 +20,11 @@ use super::node_patch::{self, Mark};
 use super::notices::{Expected, Noticed};
 use super::record::{Phase, Record, Written};
 use super::settings::Settings;
+use super::turn::Turn;
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{Budget, BudgetSeen, NodeView, PodName, PodView, Ready};
 use crate::groups::hooks::HookState;
-
-/// Whether a request may be carried out now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// Yes.
-    Now,
-    /// Not yet.
-    Waits {
-        /// Scale-ins by annotation under way in the group.
-        under_way: usize,
-        /// Requests ahead of this one.
-        before: usize,
-    },
-}
 
 /// Everything a plan depends on.
 pub struct Situation<'a> {

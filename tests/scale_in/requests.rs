@@ -51,6 +51,10 @@ async fn of_many_requests_no_more_are_carried_out_at_once_than_are_allowed_and_t
         assert_eq!(begun(&scene.world).len(), 2, "a tenth of twenty");
         let told = notes(&scene.world, &requested[5], "ScaleInQueued");
         assert!(told[0].contains("2 scale-ins") && told[0].contains("3 are to come before"), "{told:?}");
+        let (_, names) = told[0].split_once("Under way: ").expect("who they are");
+        let mut names: Vec<&str> = names.split(", ").collect();
+        names.sort_unstable();
+        assert_eq!(names, [all[3].name.as_str(), all[7].name.as_str()], "{told:?}");
         if killed {
             scene.kill().await;
         }
@@ -157,7 +161,12 @@ async fn a_group_whose_launches_fail_is_not_emptied_by_requests_to_replace_its_n
             scene.annotate(machine, Some("replace")).await;
         }
         scene.pass_some(seconds(3_600)).await;
-        assert_eq!(begun(&scene.world).len(), 1, "the next one waits for a replacement");
+        let begun = begun(&scene.world);
+        assert_eq!(begun.len(), 1, "the next one waits for a replacement");
+        let waiting = machines.iter().find(|machine| !begun.contains(&machine.name)).expect("it waits");
+        let told = notes(&scene.world, waiting, "ScaleInQueued");
+        let why = "Launches of the group fail: \"InsufficientInstanceCapacity\"";
+        assert!(told.last().is_some_and(|note| note.ends_with(why)), "{told:?}");
         scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, 0);
         scene.until(|w| machines.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
         assert_nothing_lost(&scene.world);

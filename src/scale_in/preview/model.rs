@@ -23,8 +23,9 @@ use crate::scale_in::order;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{self, Phase, Record, Release};
 use crate::scale_in::settings::Settings;
-use crate::scale_in::situation::{Situation, Turn};
+use crate::scale_in::situation::Situation;
 use crate::scale_in::status::Wait;
+use crate::scale_in::turn::Turn;
 use crate::scale_in::waiting::{WaitReason, Waiting};
 
 /// Plans of one preview. Two days of waiting, told every five minutes, with the taint renewed every three, take three thousand.

@@ -7,6 +7,7 @@ use super::scene::at;
 use crate::cluster::{Cordon, NOTE_LIMIT, PodName};
 use crate::scale_in::events::{self, Reason, ScaleInEvent};
 use crate::scale_in::record::{Cause, Phase};
+use crate::scale_in::turn::Ahead;
 use crate::scale_in::waiting::{WaitReason, Waiting};
 
 /// One Event of each constructor, about a group, an instance, pods and budgets of these names, in which the API server, AWS
@@ -27,6 +28,8 @@ fn every_event(
             Waiting { pod: pod.clone(), why }
         })
         .collect();
+    let nodes = pods.iter().map(|pod| pod.name.as_str().into()).collect();
+    let ahead = Ahead { under_way: 2, nodes, before: 3, launches_fail: Some(words.into()) };
     vec![
         events::draining(Cause::Autoscaler, instance, Some(at(0)), true),
         events::draining_again(),
@@ -49,7 +52,7 @@ fn every_event(
         events::patience_over(pods),
         events::patience_ends_with_the_machine(pods),
         events::wishes_ignored(pods.iter().map(ToString::to_string).collect()),
-        events::queued(group, 2, 3),
+        events::queued(group, &ahead),
         events::release_refused(instance, words),
         events::state_unknown(instance),
         events::cordoned(&Cordon::read(
@@ -186,7 +189,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInQueued",
-        "2 scale-ins for people or for maintenance are under way in group \"web\" or not replaced yet, which is as many as --max-operator-scale-ins allows, and 3 are to come before this one; it waits for its turn",
+        "2 scale-ins for people or for maintenance are under way in group \"web\" or not replaced yet, which is as many as --max-operator-scale-ins allows, and 3 are to come before this one; it waits for its turn. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",

@@ -13,7 +13,7 @@ use crate::scale_in::memory::Memory;
 use crate::scale_in::notices::{Expected, Noticed};
 use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::Treatment;
-use crate::scale_in::situation::Turn;
+use crate::scale_in::turn::Turn;
 
 fn expected(cause: Cause, treatment: Treatment, ends_at: Option<Timestamp>) -> Expected {
     Expected { cause, treatment, ends_at, told_at: at(0), until: at(3_600) }
@@ -95,7 +95,7 @@ fn what_a_person_writes_over_an_interrupted_drain_waits_for_no_turn_and_has_no_m
         ("replace", true, Release::Terminate),
     ] {
         let mut scene = interrupted_before_a_restart().annotated(word);
-        scene.turn = Turn::Waits { under_way: 1, before: 3 };
+        scene.turn = Turn::waits(1, 3);
         scene.may_shrink = may_shrink;
         scene.plan();
         let record = scene.record();
@@ -111,7 +111,7 @@ fn an_end_that_is_over_or_another_machines_makes_no_request_hurry() {
     let mut anothers = interrupted_before_a_restart();
     anothers.patch(&json!({ "spec": { "providerID": "aws:///us-east-1a/i-2" } }));
     for mut scene in [over, anothers.annotated("now")] {
-        scene.turn = Turn::Waits { under_way: 1, before: 3 };
+        scene.turn = Turn::waits(1, 3);
         scene.plan();
         assert!(scene.view().scale_in().is_none());
         scene.turn = Turn::Now;
@@ -136,7 +136,7 @@ fn maintenance_that_is_more_than_a_day_away_waits_for_its_turn_with_a_request_an
             scene = scene.annotated(word);
         }
         let mut scene = told(scene, expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(second))));
-        scene.turn = Turn::Waits { under_way: 1, before: 3 };
+        scene.turn = Turn::waits(1, 3);
         let reasons = reasons(&scene.plan());
         assert_eq!(reasons.contains(&"ScaleInQueued"), waits, "{word:?} {second}: {reasons:?}");
         assert_eq!(scene.view().scale_in().is_none(), waits, "{word:?} {second}");
@@ -152,7 +152,7 @@ fn a_recommendation_closes_a_node_whose_maintenance_waits_for_its_turn() {
     let advice = expected(Cause::RebalanceRecommendation, Treatment::Cordon, None);
     let far = expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(100_000)));
     let mut scene = told_of(node().with(pod("web")), &[(advice, None), (far, Some("a"))]);
-    scene.turn = Turn::Waits { under_way: 1, before: 3 };
+    scene.turn = Turn::waits(1, 3);
     scene.plan();
     assert_eq!((closed_for(&scene).len(), scene.view().scale_in().is_none()), (1, true));
 }
@@ -315,7 +315,7 @@ fn a_machine_that_stops_stays_closed_until_it_has_started_again_or_has_not_stopp
 #[test]
 fn a_notice_does_not_wait_behind_a_persons_request() {
     let mut scene = told(node().with(pod("web")), spot(120)).annotated("now");
-    scene.turn = Turn::Waits { under_way: 1, before: 0 };
+    scene.turn = Turn::waits(1, 0);
     scene.plan();
     assert_eq!(scene.record().cause, Cause::SpotInterruption);
 }

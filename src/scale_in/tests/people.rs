@@ -9,7 +9,7 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::membership::Membership;
 use crate::scale_in::record::{Cause, Release};
-use crate::scale_in::situation::Turn;
+use crate::scale_in::turn::Turn;
 
 #[test]
 fn a_person_drains_with_now_and_replaces_with_replace() {
@@ -39,7 +39,7 @@ fn a_request_that_has_to_wait_or_cannot_be_met_keeps_nothing_from_draining_that_
         ("replace", true, Cause::Operator, Release::Terminate),
     ] {
         let mut scene = node().hooked(60).annotated(word);
-        (scene.may_shrink, scene.turn) = (may_shrink, Turn::Waits { under_way: 1, before: 3 });
+        (scene.may_shrink, scene.turn) = (may_shrink, Turn::waits(1, 3));
         scene.plan();
         assert_eq!(scene.view().scale_in(), None, "{word} {may_shrink}");
         scene.instance = in_group(Lifecycle::ReplacingVolumeWait);

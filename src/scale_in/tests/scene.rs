@@ -30,7 +30,8 @@ use crate::scale_in::notices::{Expected, Noticed};
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::settings::{AtOnce, Settings};
-use crate::scale_in::situation::{Situation, Turn};
+use crate::scale_in::situation::Situation;
+use crate::scale_in::turn::Turn;
 
 pub(super) const START: i64 = 1_700_000_000;
 
@@ -322,7 +323,7 @@ impl Scene {
             attachments: self.attachments,
             targets: self.targets.clone(),
             may_shrink: &|| self.may_shrink,
-            turn: &|| self.turn,
+            turn: &|| self.turn.clone(),
             permit: &|| match left.get() {
                 None => Permit::Granted,
                 Some(0) => Permit::Wait(later(self.now, SignedDuration::from_secs(1))),

@@ -16,7 +16,7 @@ use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Task;
 use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::situation::Turn;
+use crate::scale_in::turn::Turn;
 
 fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
     scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
@@ -162,13 +162,13 @@ fn a_retained_instance_whose_node_has_no_record_is_drained_and_terminated() {
 
 #[test]
 fn a_request_for_what_a_hook_holds_or_is_about_to_is_the_hooks_scale_in_and_waits_for_nobody() {
-    let waits = Turn::Waits { under_way: 1, before: 0 };
+    let waits = || Turn::waits(1, 0);
     let table = [
         (Lifecycle::InService, Turn::Now, Cause::Operator),
         (Lifecycle::Standby, Turn::Now, Cause::Operator),
-        (Lifecycle::Terminating, waits, Cause::LifecycleHook),
-        (Lifecycle::TerminatingWait, waits, Cause::LifecycleHook),
-        (Lifecycle::Retained, waits, Cause::LifecycleHook),
+        (Lifecycle::Terminating, waits(), Cause::LifecycleHook),
+        (Lifecycle::TerminatingWait, waits(), Cause::LifecycleHook),
+        (Lifecycle::Retained, waits(), Cause::LifecycleHook),
     ];
     for (lifecycle, turn, cause) in table {
         let mut scene = node().hooked(60).annotated("now");
