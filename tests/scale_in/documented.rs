@@ -103,6 +103,7 @@ async fn pages_of_a_scale_in() -> Vec<String> {
     scene.world.aws.terminate(provider_id.rsplit('/').next().expect("its id"), TerminationCause::Rebalance);
     scene.until_it_tells(r#"ebbtide_scale_in_pods_blocked{budget="default/held"}"#, 1.0).await;
     scene.until_it_tells(r#"ebbtide_launch_failures_total{group="dry",class="out_of_resources"}"#, 1.0).await;
+    scene.until_it_tells("ebbtide_scale_in_nearest_limit_seconds", 1.0).await;
     let blocked = scene.scrape().await;
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(cluster.client());
     budgets.delete("held", &DeleteParams::default()).await.expect("deleted");
