@@ -150,7 +150,7 @@ async fn an_instance_that_fails_to_join_is_given_up_although_none_ever_joined() 
     scene.until(lives).await;
     scene.pass_some(seconds(900)).await;
     let never_joined = Machine::that_never_came(&scene.listed().await[0]);
-    scene.delete(&[never_joined]).await.expect("accepted");
+    scene.until_deleted(&[never_joined]).await;
     scene.until(|w| !lives(w)).await;
     assert_eq!(decrements(&scene.world), 1);
     assert!(!a_hook_timed_out(&scene.world), "the hook is completed");

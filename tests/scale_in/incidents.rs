@@ -548,7 +548,7 @@ async fn an_instance_whose_node_was_deleted_is_not_ended_before_its_pods_had_the
         scene.pass_some(seconds(granted - 20)).await;
         scene.delete(&unregistered).await.expect_err("its pods have their grace still");
         scene.pass_some(seconds(30)).await;
-        scene.delete(&unregistered).await.expect("ended");
+        scene.until_deleted(&unregistered).await;
     }
     // Our hook holds it for as long.
     let scene = Scene::with(held_group(2, 60)).await;
@@ -557,7 +557,7 @@ async fn an_instance_whose_node_was_deleted_is_not_ended_before_its_pods_had_the
     let nodes: Api<Node> = Api::all(cluster(&scene).client());
     nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
     scene.pass_some(seconds(1)).await;
-    scene.delete(&[Machine::that_never_came(machine.provider_id())]).await.expect("ended, and held");
+    scene.until_deleted(&[Machine::that_never_came(machine.provider_id())]).await;
     scene.until_released(&machine).await;
     assert!(has_exited(&scene.world, "web"));
 }

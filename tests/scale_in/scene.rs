@@ -9,7 +9,7 @@ use ebbtide::config::Config;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
     ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
-    NodeGroupTargetSizeRequest,
+    NodeGroupTargetSizeRequest, RefreshRequest,
 };
 use ebbtide::sim::aws::{GroupSpec, HookSpec, LifecycleState, TerminationCause};
 use ebbtide::sim::cluster::{Cluster, Event, Fixture, Name, daemon_set, pod};
@@ -232,6 +232,20 @@ impl Scene {
         let nodes = machines.iter().map(node).collect();
         let request = NodeGroupDeleteNodesRequest { id: "web".into(), nodes };
         self.program().client().node_group_delete_nodes(request).await.map(drop)
+    }
+
+    /// The same as cluster-autoscaler does it, which asks again in each loop until it is done.
+    pub(crate) async fn until_deleted(&self, machines: &[Machine]) {
+        let deleted = async {
+            loop {
+                self.client().refresh(RefreshRequest {}).await.expect("is never refused");
+                if self.delete(machines).await.is_ok() {
+                    return;
+                }
+                tokio::time::sleep(seconds(10)).await;
+            }
+        };
+        tokio::time::timeout(EVER, deleted).await.expect("accepted in the end");
     }
 
     /// cluster-autoscaler's TargetSize.
