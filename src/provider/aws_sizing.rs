@@ -13,7 +13,7 @@ use crate::aws::{Aws, AwsError};
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Change, Group, GroupLock, Groups, LowerLock};
-use crate::k8s::InstanceId;
+use crate::k8s::{GroupName, InstanceId};
 
 /// Reads and sets sizes at AWS.
 #[derive(Debug)]
@@ -35,6 +35,11 @@ impl AwsSizing {
         running: Running,
     ) -> Self {
         Self { aws, selectors, groups, protection, running }
+    }
+
+    /// A size that comes late undoes what is set meanwhile, and the group ends healthy instances for it.
+    fn refuse_while_another_may_come(&self, group: &GroupName, seen: i32) -> Result<(), SizingError> {
+        self.protection.late_size(group, seen).map_or(Ok(()), |late| Err(SizingError::MayCome(late)))
     }
 
     /// Waits for AWS's answer to a change.
@@ -63,9 +68,10 @@ impl Sizing for AwsSizing {
     }
 
     async fn raise(&self, lock: &GroupLock, from: i32, to: i32) -> Result<(), SizingError> {
-        let (aws, protection, lock) = (self.aws.clone(), Arc::clone(&self.protection), lock.clone());
+        self.refuse_while_another_may_come(lock.group(), from)?;
+        let (protection, lock) = (Arc::clone(&self.protection), lock.clone());
         let set = self.running.start(async move {
-            let set = aws.set_desired(lock.group(), to).await;
+            let set = protection.set(lock.group(), to).await;
             if set.is_ok() {
                 protection.note(Change::Desired { group: lock.group().to_owned(), from, to });
             }
@@ -81,6 +87,7 @@ impl Sizing for AwsSizing {
         to: i32,
         protect: &[InstanceId],
     ) -> Result<(), SizingError> {
+        self.refuse_while_another_may_come(lock.size().group(), from)?;
         let (answer, set) = oneshot::channel();
         let (protection, lock, protect) = (Arc::clone(&self.protection), lock.clone(), protect.to_vec());
         self.running.spawn(async move { protection.lower(lock, (from, to), protect, answer).await });

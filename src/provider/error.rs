@@ -169,6 +169,7 @@ impl RpcError {
             | Self::Sizing(
                 SizingError::Throttled
                 | SizingError::Busy
+                | SizingError::MayCome(_)
                 | SizingError::LeftOut(_)
                 | SizingError::Unreachable(_)
                 | SizingError::CutOff,
@@ -261,6 +262,7 @@ mod tests {
             ),
             (SizingError::Throttled.into(), Code::Unavailable),
             (SizingError::Busy.into(), Code::Unavailable),
+            (SizingError::MayCome(3).into(), Code::Unavailable),
             (SizingError::LeftOut("g".into()).into(), Code::Unavailable),
             (SizingError::CutOff.into(), Code::Unavailable),
             (SizingError::Refused("min".into()).into(), Code::FailedPrecondition),

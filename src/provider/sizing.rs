@@ -48,6 +48,9 @@ pub enum SizingError {
     /// The group is in the middle of another change (`ScalingActivityInProgress`, `ResourceContention`).
     #[error("the group is busy with another change")]
     Busy,
+    /// AWS has not answered an earlier change of its size, which may still come.
+    #[error("an earlier change of its size to {0} had no answer, and may still come for two minutes")]
+    MayCome(i32),
     /// Descriptions leave the group out: somebody has deleted it, which the next refresh shows, or they do not show it for the moment.
     #[error("AWS's descriptions of group {0} leave it out; nothing was changed")]
     LeftOut(GroupName),

@@ -87,6 +87,27 @@ async fn a_size_that_may_be_from_before_somebody_raised_it_is_not_lowered_and_no
     assert_eq!(scene.desired(), 8);
 }
 
+/// It would undo what was set meanwhile, and the group would end healthy instances for it.
+#[tokio::test(start_paused = true)]
+async fn no_size_is_set_while_one_without_an_answer_may_still_come() {
+    for late in [25, 100] {
+        let scene = Scene::with([group(GROUP, 3)]).await;
+        let size = Which::of(&[Operation::SetDesiredCapacity]).times(1);
+        scene.world.aws.trouble(size, Trouble::Late(Duration::from_secs(late)));
+        assert!(scene.increase(1).await.is_err(), "no answer");
+        let told = async {
+            while scene.increase(5).await.is_err() {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(3), told).await.expect("grown in the end");
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        assert_eq!(scene.desired(), 9, "late by {late} s");
+        let ended = |e: &Entry| matches!(e.what, Event::TerminationStarted { .. });
+        assert!(!scene.world.aws.journal().iter().any(ended), "late by {late} s");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_size_above_the_maximum_or_of_an_unknown_group_changes_nothing() {
     let scene = Scene::with([group(GROUP, 2)]).await;

@@ -13,6 +13,7 @@
 //! - A tag that cannot be set does not keep a size from going down.
 
 mod calls;
+mod late_sizes;
 mod pending;
 mod tag;
 mod take_over;
@@ -27,6 +28,7 @@ use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use self::late_sizes::LateSizes;
 use self::pending::{PendingRelease, PendingReleases};
 pub use self::tag::PROTECTION_TAG;
 use super::{Change, Groups, LowerLock, sizes};
@@ -46,6 +48,7 @@ pub struct Protection {
     groups: Arc<Groups>,
     clock: Clock,
     pending: PendingReleases,
+    late_sizes: LateSizes,
     /// Lasts while instances cannot be tagged.
     untagged: Mutex<Outage>,
 }
@@ -70,7 +73,28 @@ const SET_WITHIN: Duration = Duration::from_secs(20);
 impl Protection {
     /// Protects nothing yet.
     pub fn new(aws: Aws, groups: Arc<Groups>, clock: Clock) -> Self {
-        Self { aws, groups, clock, pending: PendingReleases::default(), untagged: Mutex::default() }
+        Self {
+            aws,
+            groups,
+            clock,
+            pending: PendingReleases::default(),
+            late_sizes: LateSizes::default(),
+            untagged: Mutex::default(),
+        }
+    }
+
+    /// Sets the size of a locked group.
+    pub(crate) async fn set(&self, group: &GroupName, to: i32) -> Result<(), AwsError> {
+        let set = self.aws.set_desired(group, to).await;
+        if set.as_ref().is_err_and(|error| !error.is_refusal()) {
+            self.late_sizes.note(group, to, self.clock.now());
+        }
+        set
+    }
+
+    /// A size that AWS was told and has not answered, and that may still come to a group which is described with the size `seen`.
+    pub(crate) fn late_size(&self, group: &GroupName, seen: i32) -> Option<i32> {
+        self.late_sizes.of(group, seen, self.clock.now())
     }
 
     /// Protects `instances` and lowers the size of the locked group. `answer` gets AWS's answer to the size as soon as it is
@@ -118,7 +142,7 @@ impl Protection {
                 operation: Operation::SetDesiredCapacity,
                 message: format!("somebody else has set its desired capacity to {}", seen.desired),
             }),
-            Ok(_) => self.aws.set_desired(group, to).await,
+            Ok(_) => self.set(group, to).await,
             Err(error) => Err(error),
         };
         let is_set = set.is_ok();
@@ -197,6 +221,14 @@ impl Protection {
         if to >= seen.desired {
             return Ok(false);
         }
+        if let Some(late) = self.late_size(group, seen.desired) {
+            return Err(AwsError::ScalingActivityInProgress {
+                operation: Operation::SetDesiredCapacity,
+                message: format!(
+                    "an earlier change of its desired capacity to {late} had no answer, and may still come"
+                ),
+            });
+        }
         let (answer, set) = oneshot::channel();
         let from = seen.desired;
         self.lower(lock, (from, to), to_protect(&seen), answer).await;
@@ -244,7 +276,7 @@ impl Protection {
         let Some(seen) = self.describe(group).await? else { return Ok(false) };
         let from = seen.desired;
         let Some(to) = raised(&seen) else { return Ok(live(&seen) <= from) };
-        self.aws.set_desired(group, to).await?;
+        self.set(group, to).await?;
         self.note(Change::Desired { group: group.clone(), from, to });
         // Another one may come after this one.
         self.pending.update(group, |pending| pending.size = Some(to));
