@@ -11,11 +11,11 @@ use super::output::{Style, columns, document, lasted, plain};
 use super::{CommandError, reading};
 use crate::clock::elapsed;
 use crate::cluster::record::Phase;
-use crate::cluster::{ApiError, Budget, Cluster, Store};
+use crate::cluster::{ApiError, Budget, Cluster, NodeView, PodView, Store};
 use crate::config::Output;
 use crate::scale_in::Settings;
 use crate::scale_in::preview::{Facts, Place, waiting};
-use crate::scale_in::status::{ScaleIn, Wait};
+use crate::scale_in::status::ScaleIn;
 
 /// Nodes whose pods are listed at once.
 const AT_ONCE: usize = 8;
@@ -37,7 +37,7 @@ pub async fn look(cluster: &Cluster, now: Timestamp) -> Result<Told, CommandErro
         return Ok(Told { scale_ins: leaving });
     }
     let budgets = Arc::new(cluster.list_budgets().await.map_err(reading("disruption budgets"))?);
-    let told = leaving.into_iter().map(|told| one(cluster, told, &budgets, now));
+    let told = leaving.into_iter().map(|told| one(cluster, told, &nodes, &budgets, now));
     let scale_ins = stream::iter(told).buffered(AT_ONCE).try_collect().await?;
     Ok(Told { scale_ins })
 }
@@ -49,6 +49,7 @@ fn is_draining(one: &ScaleIn) -> bool {
 async fn one(
     cluster: &Cluster,
     told: ScaleIn,
+    nodes: &[NodeView],
     budgets: &Arc<Store<Budget>>,
     now: Timestamp,
 ) -> Result<ScaleIn, CommandError> {
@@ -63,7 +64,7 @@ async fn one(
     };
     let facts = Facts {
         node,
-        pods: cluster.list_pods_on(&told.node).await.map_err(reading("pods"))?,
+        pods: pods(cluster, &told, nodes).await?,
         budgets: Arc::clone(budgets),
         daemon_sets: None,
         attachments: 0,
@@ -71,6 +72,16 @@ async fn one(
         settings: Settings::default(),
     };
     Ok(ScaleIn { waiting: Some(waiting(&facts, now)), ..told })
+}
+
+/// The pods on the Node, and on others that name its instance: the drain waits for these, too.
+async fn pods(cluster: &Cluster, told: &ScaleIn, nodes: &[NodeView]) -> Result<Vec<PodView>, CommandError> {
+    let is_twin = |node: &&NodeView| told.instance.is_some() && node.instance == told.instance;
+    let mut pods = Vec::new();
+    for node in nodes.iter().filter(is_twin) {
+        pods.extend(cluster.list_pods_on(&node.name).await.map_err(reading("pods"))?);
+    }
+    Ok(pods)
 }
 
 /// As it is asked for.
@@ -121,7 +132,7 @@ fn row(one: &ScaleIn, is_wide: bool, now: Timestamp) -> Vec<String> {
         since,
         one.cause.to_string(),
         text(one.group.as_deref()),
-        waits_for(one.waiting.as_deref().unwrap_or_default(), is_wide),
+        waits_for(one, is_wide),
     ];
     if is_wide {
         row.push(text(one.instance.as_deref()));
@@ -132,14 +143,25 @@ fn row(one: &ScaleIn, is_wide: bool, now: Timestamp) -> Vec<String> {
 }
 
 /// Who holds it up, those first who do not go by themselves.
-fn waits_for(waiting: &[Wait], is_wide: bool) -> String {
+fn waits_for(one: &ScaleIn, is_wide: bool) -> String {
+    let waiting = one.waiting.as_deref().unwrap_or_default();
     let Some(first) = waiting.iter().min_by_key(|wait| wait.reason == "exiting") else {
-        return "-".to_owned();
+        return beyond_pods(one).to_owned();
     };
     let others = waiting.len() - 1;
     match (is_wide, others) {
         (true, _) => format!("{} pods", waiting.len()),
         (false, 0) => format!("{} ({})", first.pod, first.text),
         (false, _) => format!("{} ({}) and {others} more", first.pod, first.text),
+    }
+}
+
+/// What holds it up where that is no pod that was looked at: the leader knows, and has told in Events.
+fn beyond_pods(one: &ScaleIn) -> &'static str {
+    match one.phase {
+        "Queued" => "to begin: see its Events",
+        "Flushing" => "its DaemonSet pods: see its Events",
+        "Releasing" => "AWS, a lifecycle hook or load balancers: see its Events",
+        _ => "no pod of this Node: see its Events",
     }
 }

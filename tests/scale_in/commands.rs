@@ -10,13 +10,14 @@ use ebbtide::commands::{Style, plan, status};
 use ebbtide::config::{Config, LookOptions, Output, PlanOptions};
 use ebbtide::scale_in::preview::{End, Preview, What};
 use ebbtide::sim::aws::GroupSpec;
-use ebbtide::sim::cluster::{self, budget, pod};
+use ebbtide::sim::cluster::{self, Verb, budget, node, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
+use serde_json::Value;
 
-use crate::journal_queries::{TERMINATE, asked, released_at};
+use crate::journal_queries::{TERMINATE, asked, in_phase, notes, released_at};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 /// The API server of somebody who reads.
@@ -122,6 +123,79 @@ async fn somebody_with_a_kubeconfig_sees_whom_a_drain_waits_for_as_the_leader_do
     scene.until_gone(&machine).await;
     let told = status::look(&reader(&scene.world), now).await.expect("told");
     assert_eq!(status::render(&told, Output::Table, Style::default(), now), "no scale-in is under way\n");
+}
+
+/// Whom the command says that the one scale-in waits for, and why; the same from the leader.
+async fn told_by_both(scene: &Scene) -> [Vec<(String, String)>; 2] {
+    let told = status::look(&reader(&scene.world), scene.world.clock.now()).await.expect("told");
+    let leader = crate::status::status(scene.program()).await;
+    let by = |told: &Value| {
+        let waiting = told["scaleIns"][0]["waiting"].as_array().expect("a list").iter();
+        let word = |wait: &Value, key: &str| wait[key].as_str().expect("text").to_owned();
+        let mut waiting: Vec<_> = waiting.map(|wait| (word(wait, "pod"), word(wait, "reason"))).collect();
+        waiting.sort();
+        waiting
+    };
+    [by(&serde_json::to_value(told).expect("JSON")), by(&leader)]
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_pod_whose_eviction_is_refused_a_kubeconfig_tells_no_more_than_it_knows() {
+    let (scene, machine) = busy(group(2)).await;
+    for name in ["web", "api"] {
+        scene.world.cluster.deny(Verb::Create, "pods/eviction", name);
+    }
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(20)).await;
+    let [command, leader] = told_by_both(&scene).await;
+    let each = |reason: &str| ["api", "web"].map(|name| (format!("default/{name}"), reason.to_owned()));
+    assert_eq!(leader, each("refused"));
+    assert_eq!(command, each("unknown"));
+    let now = scene.world.clock.now();
+    let told = status::look(&reader(&scene.world), now).await.expect("told");
+    let wide = status::render(&told, Output::Wide, Style::default(), now);
+    assert!(wide.contains("default/web: has not gone; why: Event ScaleInBlocked"), "{wide}");
+    assert!(!notes(&scene.world, &machine, "ScaleInBlocked").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_budgets_over_one_pod_are_refused_for_good_and_told_so_by_both() {
+    let (scene, machine) = busy(group(2)).await;
+    for name in ["web", "web-too"] {
+        scene.world.cluster.add(budget(name).selects("app", "web").min_available(0));
+    }
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(20)).await;
+    let [command, leader] = told_by_both(&scene).await;
+    let expected = [("default/api", "exiting"), ("default/web", "refused")];
+    assert_eq!(leader, expected.map(|(pod, reason)| (pod.to_owned(), reason.to_owned())));
+    assert_eq!(command, leader);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_on_another_node_of_the_machine_are_waited_for_in_the_command_too() {
+    let (scene, machine) = busy(group(2)).await;
+    scene.world.cluster.register_node(node("twin").provider_id(machine.provider_id()));
+    scene.until(|w| w.cluster.is_ready("twin")).await;
+    scene.run([pod("away").on("twin").grace(900).exits_after(800)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(200)).await;
+    let [command, leader] = told_by_both(&scene).await;
+    assert_eq!(leader, [("default/away".to_owned(), "exiting".to_owned())]);
+    assert_eq!(command, leader);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_phase_says_that_nothing_is_waited_for() {
+    let (scene, machine) = busy(held_group(2, 60)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    for (phase, what) in [("Flushing", "its DaemonSet pods"), ("Releasing", "AWS, a lifecycle hook")] {
+        scene.until(|w| in_phase(w, &machine, phase)).await;
+        let now = scene.world.clock.now();
+        let told = status::look(&reader(&scene.world), now).await.expect("told");
+        let table = status::render(&told, Output::Table, Style::default(), now);
+        assert!(table.contains(what) && table.contains("see its Events"), "{table}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,7 +82,8 @@ fn notes(facts: &Facts) -> Vec<String> {
     hook.into_iter().chain(load_balancers).map(str::to_owned).collect()
 }
 
-/// Whom a scale-in under way waits for, as far as Nodes, pods and budgets tell without the leader's memory.
+/// Whom a scale-in under way waits for, as far as Nodes, pods and budgets tell. Of a pod that they say nothing of, it says that only
+/// the leader knows.
 pub fn waiting(facts: &Facts, now: Timestamp) -> Vec<Wait> {
     let node = NodeView::from(&facts.node);
     let Some(record) = node.scale_in().cloned() else { return Vec::new() };

@@ -134,10 +134,11 @@ impl<'a> Model<'a> {
         (self.steps, End::Waits { waiting })
     }
 
-    /// Whom the scale-in waits for now.
+    /// Whom the scale-in waits for now. A pod that seems not to have been asked may long have been: only the leader knows.
     pub(super) fn waiting(mut self) -> Vec<Wait> {
         let plan = self.plan();
-        self.waits(&plan.waiting)
+        let waits = self.waits(&plan.waiting).into_iter();
+        waits.map(|wait| if wait.reason == "queued" { wait.unexplained() } else { wait }).collect()
     }
 
     /// The pods on the node, in the order in which they are asked.
@@ -162,27 +163,32 @@ impl<'a> Model<'a> {
         told
     }
 
-    /// In the words of Events. A pod that was never asked is told by the budget that would refuse it.
+    /// In the words of Events. A pod that was never asked is told by the budgets that would have it refused.
     fn waits(&self, waiting: &[Waiting]) -> Vec<Wait> {
         let patience_ends =
             self.situation_of(|s| s.node.scale_in().and_then(|r| s.settings.patience_ends(r)));
         let waits = waiting.iter().map(|one| {
             let pod = self.pods.values().find(|pod| pod.name == one.pod);
-            let full = pod.filter(|_| one.why == WaitReason::Queued).map(|pod| self.full_budgets(pod));
-            match full.filter(|full| !full.is_empty()) {
-                Some(full) => {
-                    let why = WaitReason::Budget { names: full, words: String::new() };
-                    Wait::of(&Waiting { why, ..one.clone() }, patience_ends)
-                }
-                None => Wait::of(one, patience_ends),
-            }
+            let refusal = pod.filter(|_| one.why == WaitReason::Queued).and_then(|pod| {
+                let covering = self.facts.budgets.covering(pod);
+                self.refusal(&covering.iter().map(|budget| budget.full_name()).collect::<Vec<_>>())
+            });
+            let why = refusal.unwrap_or_else(|| one.why.clone());
+            Wait::of(&Waiting { pod: one.pod.clone(), why }, patience_ends)
         });
         waits.collect()
     }
 
-    fn full_budgets(&self, pod: &PodView) -> Vec<String> {
-        let covering = self.facts.budgets.covering(pod);
-        covering.iter().map(|budget| budget.full_name()).filter(|name| self.room_of(name) <= 0).collect()
+    /// Why the API server would not evict a pod with these budgets.
+    fn refusal(&self, budgets: &[String]) -> Option<WaitReason> {
+        let is_full = budgets.iter().any(|name| self.room_of(name) <= 0);
+        match budgets {
+            [_, _, ..] => {
+                let words = format!("several disruption budgets, refused for good: {}", budgets.join(", "));
+                Some(WaitReason::Refused(words))
+            }
+            _ => is_full.then(|| WaitReason::Budget { names: budgets.to_vec(), words: String::new() }),
+        }
     }
 
     fn room_of(&self, budget: &str) -> i32 {
@@ -321,18 +327,11 @@ impl<'a> Model<'a> {
         returned: bool,
     ) {
         let Some(pod) = self.pods.get(&uid).cloned() else { return };
-        let full: Vec<String> =
-            budgets.iter().map(|budget| budget.name.clone()).filter(|name| self.room_of(name) <= 0).collect();
-        let refusal = if budgets.len() > 1 {
-            let names: Vec<&str> = budgets.iter().map(|budget| budget.name.as_str()).collect();
-            let words = format!(
-                "it has several disruption budgets ({}), which the API server refuses for good",
-                names.join(", ")
-            );
-            Some(Answer::Unclear(words))
-        } else {
-            full.first().map(|name| Answer::Blocked(format!("disruption budget {name} has no room")))
-        };
+        let names: Vec<String> = budgets.iter().map(|budget| budget.name.clone()).collect();
+        let refusal = self.refusal(&names).map(|why| match why {
+            WaitReason::Refused(words) => Answer::Unclear(words),
+            _ => Answer::Blocked(format!("disruption budget {} has no room", names.join(", "))),
+        });
         if let Some(answer) = refusal {
             let (Answer::Blocked(words) | Answer::Unclear(words)) = &answer else { return };
             self.tell(What::Blocked, Some(&pod), words.clone());

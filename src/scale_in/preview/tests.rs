@@ -237,3 +237,16 @@ fn whom_a_scale_in_under_way_waits_for_is_told_without_a_memory() {
     let told: Vec<_> = waiting(&facts, at(NOW)).into_iter().map(|wait| (wait.pod, wait.reason)).collect();
     assert_eq!(told, [("default/api".to_owned(), "exiting"), ("default/web".to_owned(), "budget")]);
 }
+
+#[test]
+fn of_a_pod_that_is_still_there_for_no_reason_that_is_seen_only_that_is_told() {
+    let record = Record::new(Cause::Operator, "web", "i-0123456789abcdef0", Release::Terminate, at(NOW - 10));
+    let budgets = |of: &[&str]| of.iter().map(|name| budget(name, "web", 1)).collect();
+    for (of, reason) in [(&[][..], "unknown"), (&["one"], "unknown"), (&["one", "two"], "refused")] {
+        let mut facts = facts(vec![pod("web", 30)], budgets(of));
+        let annotations = facts.node.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::RECORD.into(), crate::scale_in::record::write(&record));
+        let [told] = &waiting(&facts, at(NOW))[..] else { panic!("one") };
+        assert_eq!(told.reason, reason, "{told:?}");
+    }
+}

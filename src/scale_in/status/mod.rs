@@ -130,7 +130,8 @@ pub struct Stage {
 pub struct Wait {
     /// `namespace/name`.
     pub pod: String,
-    /// Why it is still there: `exiting`, `overdue`, `budget`, `patient`, `order`, `refused`, `rate`, `queued` or `volumes`.
+    /// Why it is still there: `exiting`, `overdue`, `budget`, `patient`, `order`, `refused`, `rate`, `queued` or `volumes`;
+    /// `unknown` where only the leader knows, which is not asked.
     pub reason: &'static str,
     /// The same in the words of the Event.
     pub text: String,
@@ -269,6 +270,12 @@ impl Wait {
             budget,
             until,
         }
+    }
+
+    /// The same from somebody who does not know what the leader has asked, and what the API server has answered.
+    pub(super) fn unexplained(self) -> Self {
+        let text = "has not gone; why: Event ScaleInBlocked, or /status of the leader".to_owned();
+        Self { reason: "unknown", text, ..self }
     }
 }
 
