@@ -122,7 +122,7 @@ fn check(options: &LookOptions) -> anyhow::Result<u8> {
         let cluster = connect(options).await?;
         let aws = app::connect_aws(config).await?;
         let facts = commands::check::gather(&cluster, &aws, config, &clock).await;
-        let report = commands::check::Report { findings: commands::check::findings(&facts) };
+        let report = commands::check::Report::of(&facts);
         write(&report.render(options.output, style()))?;
         anyhow::Ok(report.exit_code())
     })?

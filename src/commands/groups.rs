@@ -6,13 +6,14 @@ use crate::aws::{Aws, AwsError};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, Nodes};
 use crate::config::Config;
-use crate::groups::discovery::Discovery;
+use crate::groups::discovery::{Discovery, Selection};
 use crate::groups::hooks::Hooks;
 use crate::groups::{self, Snapshot};
 
 /// The groups, and a way to ask for their hooks.
 pub(super) struct Groups {
     pub(super) snapshot: Snapshot,
+    pub(super) selection: Selection,
     pub(super) hooks: Arc<Hooks>,
 }
 
@@ -31,7 +32,7 @@ impl Groups {
         let discovery = Discovery::new(aws.clone(), selectors, groups, of_its_own, nodes, clock, interval)
             .with_settings(config.templates);
         let snapshot = Box::pin(discovery.refresh()).await?;
-        Ok(Self { snapshot, hooks })
+        Ok(Self { snapshot, selection: discovery.selection().await, hooks })
     }
 }
 

@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use ebbtide::aws::Aws;
 use ebbtide::cluster::Cluster;
-use ebbtide::commands::check::{Report, Severity, findings, gather};
-use ebbtide::config::Config;
+use ebbtide::commands::Style;
+use ebbtide::commands::check::{Report, Severity, gather};
+use ebbtide::config::{Config, Output};
+use ebbtide::groups::selector::Selectors;
 use ebbtide::provider::TlsOptions;
-use ebbtide::sim::aws::{HookSpec, Operation, QueueSpec, TargetGroupSpec};
+use ebbtide::sim::aws::{GroupSpec, HookSpec, Operation, QueueSpec, TargetGroupSpec};
 use ebbtide::sim::cluster::{NodeSpec, Verb, node, pod};
 use ebbtide::sim::http::aws_client;
-use ebbtide::sim::program::config;
+use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::scene::{Scene, group, held_group};
+use crate::scene::{Scene, group, held_group, seconds};
 
 async fn checked(scene: &Scene) -> Report {
     checked_with(scene, &config()).await
@@ -27,7 +29,7 @@ pub(crate) async fn checked_with(scene: &Scene, config: &Config) -> Report {
     let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
     let cluster = Cluster::new(scene.world.cluster.client());
     let facts = gather(&cluster, &aws, config, &scene.world.clock).await;
-    Report { findings: findings(&facts) }
+    Report::of(&facts)
 }
 
 /// What is worse than a note: check and severity.
@@ -230,4 +232,22 @@ async fn a_group_that_can_be_deleted_with_its_instances_is_told() {
     let report = checked(&scene).await;
     let [(severity, text)] = about(&report, "groups", "web")[..] else { panic!("one: {report:#?}") };
     assert!(severity == Severity::Note && text.contains("deleted together with their instances"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_not_there_and_one_of_another_cluster_are_told_and_so_are_those_selected() {
+    let scene = Scene::with(held_group(1, 60)).await;
+    scene
+        .world
+        .aws
+        .add_group(GroupSpec::named("green").tag(TAG, "true").tag("kubernetes.io/cluster/green", "owned"));
+    // Until AWS's answers show it.
+    scene.pass_some(seconds(30)).await;
+    let selectors = Selectors::parse(["0:3:nope"], [format!("asg:tag={TAG}")]).expect("a selector");
+    let config = Config { selectors: selectors.of_cluster(Some("blue".into())), ..config() };
+    let report = checked_with(&scene, &config).await;
+    assert!(matches!(about(&report, "groups", "nope")[..], [(Severity::Error, _)]), "{report:#?}");
+    assert!(matches!(about(&report, "groups", "green")[..], [(Severity::Warning, _)]), "{report:#?}");
+    let text = report.render(Output::Table, Style::default());
+    assert!(text.ends_with("groups selected (1): web\n"), "{text}");
 }

@@ -14,9 +14,10 @@ use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, Nodes, P
 use crate::commands::groups::{self, Groups};
 use crate::config::{Config, PriceSource};
 use crate::groups::Group;
+use crate::groups::discovery::Selection;
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::protection::PROTECTION_TAG;
-use crate::k8s::{InstanceId, NodeName, names};
+use crate::k8s::{GroupName, InstanceId, NodeName, names};
 use crate::prices::{System, listed_as, product};
 use crate::provider::{Tls, TlsOptions, TlsProblem};
 use crate::scale_in::is_patient;
@@ -42,6 +43,8 @@ pub struct Facts {
     pub may_tag: Option<bool>,
     /// The groups.
     pub groups: Vec<GroupFacts>,
+    /// What the flags that select them have come to beside.
+    pub selection: Selection,
     /// Nodes whose provider id does not say of which machine they are.
     pub unidentified: Vec<NodeName>,
     /// What came of reading Nodes and pods for the longest graces.
@@ -68,6 +71,15 @@ pub struct Facts {
     pub flush: Duration,
     /// `--drain-timeout`.
     pub drain_timeout: Option<Duration>,
+}
+
+impl Facts {
+    /// The groups that the flags select; `None`: AWS has not said.
+    pub(super) fn selected(&self) -> Option<Vec<GroupName>> {
+        let names = self.groups.iter().map(|group| group.asg.name.clone());
+        let selected = names.filter(|name| !self.selection.left_behind.contains(name));
+        self.aws_error.is_none().then(|| selected.collect())
+    }
 }
 
 /// A right, and whether we have it.
@@ -142,9 +154,9 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
     let unidentified = nodes.all().into_iter().filter(|node| node.is_unidentified);
     let unidentified = unidentified.map(|node| node.name.clone()).collect();
     let read = Groups::read(aws, config, Arc::clone(&nodes), clock).await;
-    let (groups, aws_error) = match &read {
-        Ok(read) => (Box::pin(described(read, &pods, &nodes)).await, None),
-        Err(error) => (Vec::new(), Some(chain(error))),
+    let (groups, selection, aws_error) = match &read {
+        Ok(read) => (Box::pin(described(read, &pods, &nodes)).await, read.selection.clone(), None),
+        Err(error) => (Vec::new(), Selection::default(), Some(chain(error))),
     };
     let may_tag = Box::pin(may_tag(aws, &groups)).await;
     if let Some(group) = groups.first() {
@@ -167,6 +179,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         aws_error,
         may_tag,
         groups,
+        selection,
         unidentified,
         graces: pods.map(drop).map_err(|error| chain(&error)),
         load_balancers,

@@ -28,10 +28,11 @@ const AUTOSCALER_GRACE: u64 = 600;
 const OLDEST_MINOR: u32 = 30;
 
 /// Everything found, the worst first.
-pub fn findings(facts: &Facts) -> Vec<Finding> {
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     rights(facts, &mut found);
     aws(facts, &mut found);
+    left_out(facts, &mut found);
     deletable(facts, &mut found);
     provider_ids(facts, &mut found);
     graces(facts, &mut found);
@@ -78,7 +79,7 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
     if let Some(error) = &facts.aws_error {
         let fix = "see region, credentials and the way to AWS";
         add(found, Severity::Error, "aws", "groups", format!("could not be read: {error}"), fix);
-    } else if facts.groups.is_empty() {
+    } else if facts.selected().is_some_and(|selected| selected.is_empty()) {
         let fix = "tag the groups, or correct --node-group-auto-discovery, --nodes and --cluster-name";
         add(found, Severity::Error, "groups", "selectors", "select no group", fix);
     }
@@ -112,6 +113,22 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
     if facts.may_tag == Some(false) && !facts.denied.contains(&Operation::CreateTags) {
         let fix = "allow ec2:CreateTags and ec2:DeleteTags for the tag ebbtide/protected-from-scale-in: deploy/aws/iam/size.json";
         add(found, Severity::Error, "iam", "ec2:CreateTags", "AWS would deny it (dry run)", fix);
+    }
+}
+
+/// Groups that somebody may believe to be selected, and that are not.
+fn left_out(facts: &Facts, found: &mut Vec<Finding>) {
+    for name in &facts.selection.absent {
+        let text = "is named by --nodes and does not exist: nothing of it is scaled or drained";
+        let fix = "correct the name in --nodes, or --region";
+        add(found, Severity::Error, "groups", name.as_str(), text, fix);
+    }
+    let of_others: Vec<_> = facts.selection.of_others.iter().map(|name| name.as_str()).collect();
+    if !of_others.is_empty() {
+        let text = "selected, but the tags name another cluster: left out, nothing is scaled or drained";
+        let fix = "if they are ours: their tags kubernetes.io/cluster/NAME, or --cluster-name, or --nodes, which has a group whatever its tags say; \
+                   if not: a tag of our cluster in --node-group-auto-discovery";
+        add(found, Severity::Warning, "groups", of_others.join(", "), text, fix);
     }
 }
 

@@ -19,19 +19,27 @@ use serde::Serialize;
 
 pub use self::facts::{Facts, QueueFacts, gather};
 pub use self::finding::{Finding, Severity};
-pub use self::findings::findings;
+use self::findings::findings;
 pub use self::rights::{Need, Needed, needed};
 use super::output::{Style, document, plain};
 use crate::config::Output;
+use crate::k8s::GroupName;
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Everything found, the worst first.
     pub findings: Vec<Finding>,
+    /// The groups that the flags select; `null`: AWS has not said.
+    pub groups: Option<Vec<GroupName>>,
 }
 
 impl Report {
+    /// What these facts come to.
+    pub fn of(facts: &Facts) -> Self {
+        Self { findings: findings(facts), groups: facts.selected() }
+    }
+
     /// Exit code: 2 with an error, 1 with a warning, else 0.
     pub fn exit_code(&self) -> u8 {
         match self.findings.iter().map(|finding| finding.severity).min() {
@@ -64,6 +72,15 @@ impl Report {
             count(Severity::Warning),
             count(Severity::Note)
         );
+        let _ = writeln!(text, "{}", plain(&self.selected()));
         text
+    }
+
+    fn selected(&self) -> String {
+        match self.groups.as_deref() {
+            None => "groups selected: unknown".to_owned(),
+            Some([]) => "groups selected: none".to_owned(),
+            Some(groups) => format!("groups selected ({}): {}", groups.len(), groups.join(", ")),
+        }
     }
 }

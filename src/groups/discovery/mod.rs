@@ -32,6 +32,7 @@ use self::launches::Launches;
 use self::on_record::on_record;
 use self::templates::Templates;
 use self::trouble::Trouble;
+pub use self::warnings::Selection;
 use self::warnings::Warnings;
 use super::failures::{LaunchMetrics, Shortages};
 use super::hooks::Hooks;
@@ -241,6 +242,11 @@ impl Discovery {
         let explained: Vec<Group> = explained.collect();
         memory.launches.note(&explained);
         Ok(states.completed(explained))
+    }
+
+    /// What the last refresh has made of the flags that select groups.
+    pub async fn selection(&self) -> Selection {
+        self.memory.lock().await.warnings.selection()
     }
 
     /// Every selected group, by name.

@@ -7,6 +7,17 @@ use crate::groups::selector::Selectors;
 use crate::k8s::GroupName;
 use crate::telemetry::Outage;
 
+/// What a look has made of the flags that select groups.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Groups named by `--nodes` that do not exist.
+    pub absent: BTreeSet<GroupName>,
+    /// Groups that a tag selects, and that belong to another cluster by their other tags: left out.
+    pub of_others: BTreeSet<GroupName>,
+    /// Groups that are not selected, of which instances already on their way out are finished.
+    pub left_behind: BTreeSet<GroupName>,
+}
+
 /// Groups that were warned about, by reason.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
@@ -23,6 +34,15 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
+    /// What the last look has made of the flags.
+    pub(super) fn selection(&self) -> Selection {
+        Selection {
+            absent: self.absent.clone(),
+            of_others: self.of_others.clone(),
+            left_behind: self.left_behind.clone(),
+        }
+    }
+
     /// The groups that are selected. Without any, nothing fails and nothing is done, so that is told again and again, once two looks in a
     /// row have shown none: an answer may be old.
     pub(super) fn note_selected<'a>(&mut self, groups: impl Iterator<Item = &'a GroupName>) {

@@ -9,6 +9,7 @@ use super::facts::{Autoscalers, GroupFacts, RightFact};
 use super::*;
 use crate::aws::{AutoScalingGroup, AwsError, Frozen, Hook, Operation, QueueAttributes, WarmPool, Weights};
 use crate::cluster::{DeployedContainer, LeaseHolder, PodName};
+use crate::groups::discovery::Selection;
 use crate::groups::hooks::TerminatingHooks;
 use crate::provider::TlsProblem;
 use crate::provider::tls::TlsFile;
@@ -77,6 +78,7 @@ fn good() -> Facts {
         aws_error: None,
         may_tag: Some(true),
         groups: vec![good_group()],
+        selection: Selection::default(),
         unidentified: Vec::new(),
         graces: Ok(()),
         load_balancers: Ok(()),
@@ -99,14 +101,17 @@ fn good() -> Facts {
 }
 
 fn report(facts: &Facts) -> Report {
-    Report { findings: findings(facts) }
+    Report::of(facts)
 }
 
 #[test]
 fn where_all_is_well_nothing_is_found() {
     let report = report(&good());
     assert_eq!((report.findings.as_slice(), report.exit_code()), (&[][..], 0));
-    assert_eq!(report.render(Output::Table, Style::default()), "0 errors, 0 warnings, 0 notes\n");
+    assert_eq!(
+        report.render(Output::Table, Style::default()),
+        "0 errors, 0 warnings, 0 notes\ngroups selected (1): web\n"
+    );
 }
 
 #[test]
@@ -139,6 +144,7 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
         let problem = problem(TlsFile::Cert, "/tls.crt".into(), "it has expired".into());
         Facts { tls: vec![problem], ..good() }
     };
+    let only = |name: &str| [name.into()].into();
     let unreachable = || AwsError::of_service(Operation::DescribeTargetGroups, 503, "Unavailable", "");
     let long = Some((Duration::from_hours(1), pod()));
     let table: Vec<(&str, Facts, &str, Severity, &str)> = vec![
@@ -154,6 +160,27 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
         ),
         ("tagging", Facts { may_tag: Some(false), ..good() }, "iam", Severity::Error, "ec2:CreateTags"),
         ("no groups", Facts { groups: Vec::new(), ..good() }, "groups", Severity::Error, "no group"),
+        (
+            "groups that go only",
+            Facts { selection: Selection { left_behind: only("web"), ..Selection::default() }, ..good() },
+            "groups",
+            Severity::Error,
+            "no group",
+        ),
+        (
+            "an absent group",
+            Facts { selection: Selection { absent: only("nope"), ..Selection::default() }, ..good() },
+            "groups",
+            Severity::Error,
+            "nope is named by --nodes and does not exist",
+        ),
+        (
+            "another cluster's",
+            Facts { selection: Selection { of_others: only("green"), ..Selection::default() }, ..good() },
+            "groups",
+            Severity::Warning,
+            "green selected, but the tags name another cluster",
+        ),
         (
             "no hook",
             group(&|g| g.hooks = Some(TerminatingHooks::default())),
