@@ -13,22 +13,26 @@ pub use self::data::{
     BudgetPreview, End, Facts, Member, Place, PodPreview, PodTreatment, Preview, Step, What,
 };
 use self::model::Model;
-use super::record::{Cause, Record, Release};
+use super::record::{Annotation, Cause, Record, Release, Request, Written};
 use super::status::Wait;
 use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
 
-/// Plays a scale-in of the node through, from now on. One under way is carried on; else `cause` begins one.
+/// Plays a scale-in of the node through, from now on. One under way is carried on, and a person's request that waits is begun; else
+/// `cause` begins one.
 pub fn preview(facts: &Facts, cause: Cause, now: Timestamp) -> Preview {
     let node = NodeView::from(&facts.node);
     let under_way = node.scale_in().cloned();
+    let request = request_on(&node);
+    let (cause, release) =
+        request.map_or((cause, Release::TerminateAndDecrement), |request| (Cause::Operator, request.release));
     let mut preview = Preview {
         node: node.name.clone(),
         instance: node.instance.clone(),
         group: facts.member().map(|member| member.group.clone()),
         cause: under_way.as_ref().map_or(cause, |record| record.cause),
         under_way: under_way.is_some(),
-        notes: notes(facts),
+        notes: request.map(waits_for_its_turn).into_iter().chain(notes(facts)).collect(),
         pods: Vec::new(),
         steps: Vec::new(),
         end: End::Waits { waiting: Vec::new() },
@@ -40,11 +44,12 @@ pub fn preview(facts: &Facts, cause: Cause, now: Timestamp) -> Preview {
     };
     let record = under_way.unwrap_or_else(|| {
         let group = facts.member().map(|member| member.group.clone()).unwrap_or_default();
-        Record::new(cause, group, instance, Release::TerminateAndDecrement, now)
+        Record::new(cause, group, instance, release, now)
     });
+    let refusal = refusal(facts, &record, preview.under_way);
     let mut model = Model::new(facts, record, now);
     preview.pods = model.pods();
-    if let Some(why) = refusal(facts, preview.under_way) {
+    if let Some(why) = refusal {
         preview.end = End::Refused { why };
         return preview;
     }
@@ -52,16 +57,33 @@ pub fn preview(facts: &Facts, cause: Cause, now: Timestamp) -> Preview {
     preview
 }
 
+/// A person's request that has not become a scale-in yet.
+fn request_on(node: &NodeView) -> Option<Request> {
+    match node.record.as_deref().map(Annotation::written) {
+        Some(Written::Request(request)) => Some(*request),
+        _ => None,
+    }
+}
+
+fn waits_for_its_turn(request: Request) -> String {
+    let since = request.since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
+    format!(
+        "a request by annotation waits on the Node{since}: this is what it comes to once its turn has come (--max-operator-scale-ins)"
+    )
+}
+
 /// Why the scale-in would not begin.
-fn refusal(facts: &Facts, under_way: bool) -> Option<String> {
+fn refusal(facts: &Facts, record: &Record, under_way: bool) -> Option<String> {
     if matches!(facts.place, Place::Outside) && !under_way {
         return Some("its instance is in none of the selected groups: nothing would be done".to_owned());
     }
     let member = facts.member().filter(|_| !under_way)?;
-    let cannot_shrink = member.lifecycle.is_live() && !member.may_shrink;
+    let is_to_shrink = record.release == Release::TerminateAndDecrement && member.lifecycle.is_live();
     let group = &member.group;
-    cannot_shrink.then(|| {
-        format!("group {group} is at its minimum: DeleteNodes is refused; annotate the Node with ebbtide/scale-in=replace to have it replaced")
+    let refused =
+        if record.cause == Cause::Operator { "the request is not met" } else { "DeleteNodes is refused" };
+    (is_to_shrink && !member.may_shrink).then(|| {
+        format!("group {group} is at its minimum: {refused}; annotate the Node with ebbtide/scale-in=replace to have it replaced")
     })
 }
 

@@ -250,3 +250,29 @@ fn of_a_pod_that_is_still_there_for_no_reason_that_is_seen_only_that_is_told() {
         assert_eq!(told.reason, reason, "{told:?}");
     }
 }
+
+/// What a request on the Node comes to, in a group at its minimum or not.
+fn of_request(text: &str, may_shrink: bool) -> Preview {
+    let mut facts = facts(vec![pod("web", 30)], Vec::new());
+    member(&mut facts).may_shrink = may_shrink;
+    facts.node.metadata.annotations.get_or_insert_default().insert(names::RECORD.into(), text.into());
+    played(&facts)
+}
+
+#[test]
+fn a_request_that_waits_is_what_is_played_and_said_to_wait() {
+    for (text, may_shrink, how) in [
+        ("replace since 2023-11-14T22:00:00Z", true, "the group launches a replacement"),
+        ("replace", false, "the group launches a replacement"),
+        ("now", true, "the desired capacity goes down with it"),
+    ] {
+        let preview = of_request(text, may_shrink);
+        assert_eq!((preview.cause, preview.under_way), (Cause::Operator, false), "{text}");
+        let ends = preview.steps.iter().find(|step| step.what == What::Terminate).expect("it ends");
+        assert_eq!(ends.text, how, "{text}");
+        assert!(preview.notes[0].contains("once its turn has come"), "{:?}", preview.notes);
+    }
+    let End::Refused { why } = of_request("now", false).end else { panic!("refused") };
+    assert!(why.contains("the request is not met") && !why.contains("DeleteNodes"), "{why}");
+    assert!(played(&facts(Vec::new(), Vec::new())).notes.is_empty(), "nobody asked");
+}
