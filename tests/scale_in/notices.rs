@@ -20,6 +20,7 @@ use crate::journal_queries::{
     phase_at, records, released_at,
 };
 use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group, seconds};
+use crate::status::status;
 
 /// The queue's URL, of a world whose events go there, and a configuration that reads it.
 pub(crate) fn told(world: &World, config: Config) -> (String, Config) {
@@ -233,6 +234,26 @@ async fn while_the_queue_cannot_be_read_refreshes_go_on_and_one_line_says_so() {
     scene.world.aws.deny(Operation::ReceiveMessage, false);
     scene.until(|w| is_empty(w, &url)).await;
     assert!(log.text().contains("the queue of notices can be read again"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_was_never_read_is_not_told_as_one_that_was() {
+    let world = World::new(1);
+    world.aws.deny(Operation::ReceiveMessage, true);
+    let (scene, _url) = scene_on(world, group(1), config()).await;
+    scene.pass_some(Duration::from_mins(1)).await;
+    let queue = &status(scene.program()).await["queues"][0];
+    assert!(queue["readAgeSeconds"].is_null() && queue["error"].as_str().is_some(), "{queue}");
+    let tried = queue["readingForSeconds"].as_u64().expect("a time");
+    assert!(tried >= 60, "{queue}");
+    scene.world.aws.deny(Operation::ReceiveMessage, false);
+    scene.pass_some(Duration::from_mins(2)).await;
+    let queue = &status(scene.program()).await["queues"][0];
+    assert!(
+        queue["readAgeSeconds"].as_u64().is_some_and(|age| age < 60) && queue["error"].is_null(),
+        "{queue}"
+    );
+    assert!(queue["readingForSeconds"].as_u64() >= Some(tried + 120), "{queue}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ mod timeline;
 use self::html::{Html, lasted, moment};
 use self::timeline::Axis;
 use crate::dry_run::Would;
-use crate::scale_in::status::{Ended, GroupStatus, ScaleIn, Status};
+use crate::scale_in::status::{Ended, GroupStatus, Queue, ScaleIn, Status};
 
 /// The page's style.
 pub(super) const STYLE: &str = include_str!("page.css");
@@ -20,6 +20,9 @@ pub(super) const SCRIPT: &str = include_str!("page.js");
 /// What a browser may load for the page: its own style and script, and the page again.
 pub(super) const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// A queue of which AWS has answered no read for so long is not read; alert `EbbtideQueueUnread` says the same.
+const UNREAD_SECONDS: u64 = 300;
 
 /// The whole page.
 pub(super) fn page(status: &Status) -> String {
@@ -123,7 +126,8 @@ fn scale_in(html: &mut Html, one: &ScaleIn, axis: Axis) {
             html.raw(" · ").raw(label).raw(" <time>").text(moment(at)).raw("</time>");
         }
     }
-    if one.release_by.is_none() {
+    // One that waits for its turn has the limit of whatever hook will hold it.
+    if one.release_by.is_none() && one.phase != "Queued" {
         html.raw(" · no time limit");
     }
     html.raw("</p>");
@@ -207,12 +211,10 @@ fn notices(html: &mut Html, status: &Status) {
     html.raw("<section id=\"notices\"><h2>Notices from AWS</h2><ul>");
     for queue in &status.queues {
         html.raw("<li>queue ").text(&queue.url).raw(": ");
-        match queue.read_age_seconds {
-            Some(age) => html.raw("read ").text(lasted(age)).raw(" ago"),
-            None if status.leader.here => html.raw("<b class=\"bad\">not read yet</b>"),
-            None => html.raw("read by the leader"),
-        };
-        html.raw("</li>");
+        let is_unread = queue.silent_seconds().is_some_and(|silent| silent >= UNREAD_SECONDS);
+        html.raw(if is_unread { "<b class=\"bad\">" } else { "<span>" });
+        html.text(reading(queue, status.leader.here));
+        html.raw(if is_unread { "</b></li>" } else { "</span></li>" });
     }
     for notice in &status.notices {
         html.raw("<li>").text(&notice.instance).raw(": ").text(notice.cause);
@@ -222,6 +224,17 @@ fn notices(html: &mut Html, status: &Status) {
         html.raw("</li>");
     }
     html.raw("</ul></section>");
+}
+
+/// How the reading of a queue goes.
+fn reading(queue: &Queue, leads: bool) -> String {
+    let error = queue.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    match (queue.read_age_seconds, queue.reading_for_seconds) {
+        (Some(age), _) => format!("read {} ago{error}", lasted(age)),
+        (None, Some(tried)) => format!("not read in the {} since this began{error}", lasted(tried)),
+        (None, None) if leads => "not read yet".to_owned(),
+        (None, None) => "read by the leader".to_owned(),
+    }
 }
 
 fn ended(html: &mut Html, ended: &[Ended]) {
@@ -250,7 +263,7 @@ mod tests {
 
     use super::*;
     use crate::scale_in::record::Cause;
-    use crate::scale_in::status::{Ending, Launches, Notice, Queue, TemplateStatus, Wait};
+    use crate::scale_in::status::{Ending, Launches, Notice, TemplateStatus, Wait};
 
     const EVIL: &str = "<img src=x onerror=alert(1)>\"'&";
 
@@ -309,7 +322,12 @@ mod tests {
         };
         status.dry_run = Some(vec![Would { what: text(), first_at: at, last_at: at, times: 1 }]);
         status.leader.name = Some(text());
-        status.queues = vec![Queue { url: text(), read_age_seconds: None }];
+        status.queues = vec![Queue {
+            url: text(),
+            error: Some(text()),
+            reading_for_seconds: Some(40),
+            read_age_seconds: None,
+        }];
         status.notices = vec![Notice { instance: EVIL.into(), cause: Cause::Operator, ends_at: None }];
         status
     }
@@ -319,6 +337,46 @@ mod tests {
         let page = page(&hostile());
         assert!(page.matches("&lt;img src=x onerror=alert(1)&gt;&quot;&#39;&amp;").count() >= 15, "{page}");
         assert!(!page.contains("<img") && !page.contains("onerror=alert(1)>"), "{page}");
+    }
+
+    #[test]
+    fn of_a_request_that_waits_for_its_turn_no_limit_is_claimed_and_none_denied() {
+        let mut status = hostile();
+        let claims = |status: &Status| page(status).contains("no time limit");
+        status.scale_ins[0].release_by = None;
+        assert!(claims(&status));
+        status.scale_ins[0].phase = "Queued";
+        assert!(!claims(&status));
+    }
+
+    #[test]
+    fn a_queue_is_read_only_once_aws_has_answered_and_bad_after_five_minutes_without() {
+        let of = |reading_for_seconds, read_age_seconds, error: Option<&str>| {
+            let error = error.map(str::to_owned);
+            let queues = vec![Queue { url: "q".into(), reading_for_seconds, read_age_seconds, error }];
+            let page = page(&Status { queues, ..Status::default() });
+            page.split("queue q: ")
+                .nth(1)
+                .and_then(|rest| rest.split("</li>").next())
+                .expect("told")
+                .to_owned()
+        };
+        for (reading, read, error, expected) in [
+            (None, None, None, "<span>read by the leader</span>"),
+            (Some(40), None, None, "<span>not read in the 40 s since this began</span>"),
+            (Some(40), None, Some("denied"), "<span>not read in the 40 s since this began: denied</span>"),
+            (
+                Some(300),
+                None,
+                Some("no"),
+                "<b class=\"bad\">not read in the 5 min 0 s since this began: no</b>",
+            ),
+            (Some(900), Some(20), None, "<span>read 20 s ago</span>"),
+            (Some(900), Some(299), Some("late"), "<span>read 4 min 59 s ago: late</span>"),
+            (Some(900), Some(300), Some("late"), "<b class=\"bad\">read 5 min 0 s ago: late</b>"),
+        ] {
+            assert_eq!(of(reading, read, error), expected);
+        }
     }
 
     #[test]

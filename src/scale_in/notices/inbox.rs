@@ -28,6 +28,7 @@ use crate::scale_in::context::{Shared, primary};
 use crate::scale_in::metrics::Handled;
 use crate::scale_in::operator_queue::size;
 use crate::scale_in::record::Cause;
+use crate::telemetry::chain;
 
 /// While messages wait for their records, they are checked this often.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -172,7 +173,7 @@ struct Inbox {
 impl Inbox {
     fn new(shared: Arc<Shared>, queue: String) -> Self {
         let receive_at = shared.clock.now();
-        shared.notices.queues.read(&queue, receive_at);
+        shared.notices.queues.begin(&queue, receive_at);
         Self {
             shared,
             queue,
@@ -249,6 +250,7 @@ impl Inbox {
             }
             Done::Received(Err(error)) => {
                 self.is_receiving = false;
+                self.shared.notices.queues.failed(&self.queue, chain(&error));
                 let failures = self.outages.received(&self.queue, Some(&error));
                 let pause = backoff(failures, FIRST_PAUSE, LONGEST_PAUSE);
                 self.receive_at = later(now, signed(pause));

@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 pub(super) use self::inbox::run;
-use self::queues::Queues;
+use self::queues::{Queues, Reading};
 use super::record::Cause;
 use super::settings::Treatment;
 use crate::clock::{Clock, later};
@@ -149,9 +149,9 @@ impl Notices {
         self.versions.subscribe()
     }
 
-    /// When the queue was last read, or its reading began; `None` if another process reads it.
-    pub(super) fn read_at(&self, queue: &str) -> Option<Timestamp> {
-        self.queues.read_at(queue)
+    /// How the reading of the queue goes; `None` if another process reads it.
+    pub(super) fn reading(&self, queue: &str) -> Option<Reading> {
+        self.queues.reading(queue)
     }
 
     /// Notes what a message says. What AWS has called off since it told it counts no more, in whatever order the two come. Whether it

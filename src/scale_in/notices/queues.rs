@@ -19,23 +19,47 @@ pub(super) struct Queues(Mutex<BTreeMap<String, Queue>>);
 
 #[derive(Clone, Debug)]
 struct Queue {
-    /// When it was last read, or its reading began.
-    read_at: Timestamp,
+    reading: Reading,
     /// Messages whose records are not written yet, and when AWS wrote the oldest of them, by our clock.
     messages: usize,
     oldest: Option<Timestamp>,
 }
 
+/// How the reading of a queue goes.
+#[derive(Clone, Debug)]
+pub(in crate::scale_in) struct Reading {
+    /// When it began.
+    pub began: Timestamp,
+    /// When AWS last answered a read; `None`: it has not.
+    pub answered: Option<Timestamp>,
+    /// What it has said since, or why nothing came.
+    pub error: Option<String>,
+}
+
 impl Queues {
-    /// The queue was read, or its reading begins.
-    pub(super) fn read(&self, url: &str, now: Timestamp) {
-        let new = Queue { read_at: now, messages: 0, oldest: None };
-        self.lock().entry(url.to_owned()).or_insert(new).read_at = now;
+    /// Its reading begins.
+    pub(super) fn begin(&self, url: &str, now: Timestamp) {
+        let reading = Reading { began: now, answered: None, error: None };
+        self.lock().insert(url.to_owned(), Queue { reading, messages: 0, oldest: None });
     }
 
-    /// When it was last read, or its reading began.
-    pub(super) fn read_at(&self, url: &str) -> Option<Timestamp> {
-        self.lock().get(url).map(|queue| queue.read_at)
+    /// AWS has answered a read.
+    pub(super) fn read(&self, url: &str, now: Timestamp) {
+        if let Some(queue) = self.lock().get_mut(url) {
+            (queue.reading.answered, queue.reading.error) = (Some(now), None);
+        }
+    }
+
+    /// A read has failed.
+    pub(super) fn failed(&self, url: &str, error: String) {
+        if let Some(queue) = self.lock().get_mut(url) {
+            queue.reading.error = Some(error);
+        }
+    }
+
+    /// How its reading goes; `None` if another process reads it.
+    pub(super) fn reading(&self, url: &str) -> Option<Reading> {
+        self.lock().get(url).map(|queue| queue.reading.clone())
     }
 
     /// So many of its messages wait for their records.
@@ -83,9 +107,9 @@ impl Collector for Status {
         let age = |since| elapsed(since, now).as_secs_f64();
         gauge(
             "ebbtide_queue_read_age",
-            "How long ago a queue of notices was last read",
+            "How long ago a queue of notices was last read, or since its reading began",
             Some(&Unit::Seconds),
-            &|queue| age(queue.read_at),
+            &|queue| age(queue.reading.answered.unwrap_or(queue.reading.began)),
         )?;
         gauge(
             "ebbtide_queue_messages",

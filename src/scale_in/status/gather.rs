@@ -94,9 +94,15 @@ fn groups(shared: &Shared) -> Vec<GroupStatus> {
 }
 
 fn queues(shared: &Shared, now: Timestamp) -> Vec<Queue> {
-    let of = |url: &String| Queue {
-        url: url.clone(),
-        read_age_seconds: shared.notices.read_at(url).map(|at| elapsed(at, now).as_secs()),
+    let age = |at| elapsed(at, now).as_secs();
+    let of = |url: &String| {
+        let reading = shared.notices.reading(url);
+        Queue {
+            url: url.clone(),
+            reading_for_seconds: reading.as_ref().map(|reading| age(reading.began)),
+            read_age_seconds: reading.as_ref().and_then(|reading| reading.answered.map(age)),
+            error: reading.and_then(|reading| reading.error),
+        }
     };
     shared.queues.iter().map(of).collect()
 }

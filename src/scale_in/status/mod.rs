@@ -173,8 +173,19 @@ pub struct Ended {
 pub struct Queue {
     /// Its URL.
     pub url: String,
+    /// For how long this process has tried to read it; `null`: it does not lead.
+    pub reading_for_seconds: Option<u64>,
     /// How long ago AWS last answered a read; `null`: never, or this process does not lead.
     pub read_age_seconds: Option<u64>,
+    /// Why reads have failed since, in AWS's words.
+    pub error: Option<String>,
+}
+
+impl Queue {
+    /// For how long AWS has answered no read; `None`: this process does not read it.
+    pub fn silent_seconds(&self) -> Option<u64> {
+        self.read_age_seconds.or(self.reading_for_seconds)
+    }
 }
 
 /// What AWS has told of an instance's end.
