@@ -68,7 +68,7 @@ fn the_program_accepts_the_flags_of_the_overlays() {
         let args = ["ebbtide", "serve"].map(str::to_owned).into_iter().chain(base.clone()).chain(own);
         let parsed = ebbtide::config::Config::parse(args.map(Into::into), |_| None, Vec::new);
         // The certificates are in the pod alone.
-        let problems = parsed.err().map(|problems| problems.0).unwrap_or_default();
+        let problems = parsed.err().map(|problems| problems.all).unwrap_or_default();
         let others: Vec<_> =
             problems.iter().filter(|problem| !problem.text.contains("cannot be read")).collect();
         assert!(others.is_empty(), "{others:?}");

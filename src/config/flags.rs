@@ -3,6 +3,7 @@
 //! Clap stops at the first problem. To report all, each problem is noted and its argument removed, until clap accepts the
 //! rest.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,6 +23,9 @@ pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") {
 } else {
     "serve, status, plan, check, prices or completions"
 };
+
+/// What the program is called as a plugin of kubectl.
+const PLUGIN: &str = "kubectl ebbtide";
 
 /// The commands that take the flags of `serve`, and read them from the environment as it does.
 const CONFIGURED: [&str; 4] = ["serve", "plan", "check", "prices"];
@@ -302,11 +306,19 @@ pub(super) enum Read {
     Command(Box<Sub>, Vec<Problem>),
 }
 
+/// The command as it is called, as far as there is such a command: `ebbtide serve`.
+pub(super) fn called(args: &[OsString]) -> String {
+    let name = if args.first().is_some_and(|name| is_plugin(name)) { PLUGIN } else { "ebbtide" };
+    let given = args.get(1).and_then(|arg| arg.to_str());
+    let command = given.filter(|given| Cli::command().find_subcommand(given).is_some());
+    command.map_or_else(|| name.to_owned(), |command| format!("{name} {command}"))
+}
+
 /// Reads the arguments, and the environment for flags of `serve` that are not among them.
 pub(super) fn read(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Read {
     let mut problems = Vec::new();
     if let Some(name) = args.first_mut().filter(|name| is_plugin(name)) {
-        *name = "kubectl ebbtide".into();
+        *name = PLUGIN.into();
     }
     let matches = match settle(&mut args, &mut problems) {
         Ok(matches) => matches,
@@ -357,20 +369,28 @@ fn manual(of: Option<&str>) -> Read {
 
 /// The command as users see it: the help names each flag's environment variable.
 fn command() -> clap::Command {
+    let of_serve: BTreeSet<String> = flags_of_serve().iter().filter_map(variable).collect();
     let with_variables = |command: clap::Command| {
-        command.mut_args(|arg| match (variable(&arg), arg.get_help().map(StyledStr::to_string)) {
-            (Some(variable), Some(help)) => arg.help(format!("{help} [env: {variable}]")),
-            _ => arg,
+        command.mut_args(|arg| {
+            let variable = variable(&arg).filter(|variable| of_serve.contains(variable));
+            match (variable, arg.get_help().map(StyledStr::to_string)) {
+                (Some(variable), Some(help)) => arg.help(format!("{help} [env: {variable}]")),
+                _ => arg,
+            }
         })
     };
     CONFIGURED.into_iter().fold(Cli::command(), |all, name| all.mut_subcommand(name, with_variables))
 }
 
+fn flags_of_serve() -> Vec<Arg> {
+    let command = Cli::command();
+    let flags = command.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
+    flags.cloned().collect()
+}
+
 /// The environment variable of a flag of `serve`.
 fn variable(arg: &Arg) -> Option<String> {
-    let long =
-        arg.get_long().filter(|long| !["help", "output", "cause", "context", "namespace"].contains(long))?;
-    Some(variable_of(long))
+    arg.get_long().filter(|long| *long != "help").map(variable_of)
 }
 
 /// The environment variable of a flag that is written like this.
@@ -380,10 +400,8 @@ pub(super) fn variable_of(long: &str) -> String {
 
 /// Arguments from the environment, for flags not on the command line.
 fn from_env(serve: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsString> {
-    let command = Cli::command();
-    let flags = command.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
     let mut args = Vec::new();
-    for flag in flags {
+    for flag in &flags_of_serve() {
         let given = serve.value_source(flag.get_id().as_str()) == Some(ValueSource::CommandLine);
         let Some(value) = variable(flag).filter(|_| !given).and_then(|variable| env(&variable)) else {
             continue;
@@ -432,9 +450,11 @@ fn problem(error: &clap::Error) -> Problem {
         Some(ContextValue::Strings(texts)) => texts.first().map(String::as_str),
         _ => None,
     };
-    // Clap names a flag with its value, `--listen <ADDRESS>`.
-    let flag = context(ContextKind::InvalidArg).map(|arg| arg.split(" <").next().unwrap_or(arg));
+    let flag = context(ContextKind::InvalidArg).map(name_of);
     let text = match error.kind() {
+        ErrorKind::UnknownArgument if flag.is_some_and(|flag| !flag.starts_with('-')) => {
+            "nothing is expected here but flags, which begin with --".to_owned()
+        }
         ErrorKind::UnknownArgument => match context(ContextKind::SuggestedArg) {
             Some(similar) => format!("there is no such flag; is it {similar}?"),
             None => "there is no such flag".to_owned(),
@@ -450,7 +470,10 @@ fn problem(error: &clap::Error) -> Problem {
         ErrorKind::MissingRequiredArgument => "is missing".to_owned(),
         ErrorKind::NoEquals => "needs a value".to_owned(),
         ErrorKind::TooManyValues => "takes no value".to_owned(),
-        ErrorKind::ArgumentConflict => "is given more than once".to_owned(),
+        ErrorKind::ArgumentConflict => match context(ContextKind::PriorArg).map(name_of) {
+            Some(other) if Some(other) != flag => format!("cannot be given together with {other}"),
+            _ => "is given more than once".to_owned(),
+        },
         ErrorKind::ValueValidation => {
             let value = context(ContextKind::InvalidValue).unwrap_or_default();
             let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
@@ -466,6 +489,11 @@ fn problem(error: &clap::Error) -> Problem {
         kind => kind.to_string(),
     };
     Problem::new(flag.unwrap_or_default(), text)
+}
+
+/// The flag itself of one that clap names with its value, as in `--listen <ADDRESS>` or `--listen [<FOLDER>]`.
+fn name_of(arg: &str) -> &str {
+    arg.split([' ', '=']).next().unwrap_or(arg)
 }
 
 /// Removes a flag's first occurrence and its value, if one follows. False if the flag is not there.
@@ -491,9 +519,7 @@ fn take_off(args: &mut Vec<OsString>, flag: &str) -> bool {
 /// The flags of `serve` as a Markdown table. `docs/flags.md` adds a column: when to change each.
 pub fn flags_table() -> String {
     let mut table = String::from("| flag | default | meaning |\n| --- | --- | --- |\n");
-    let command = Cli::command();
-    let flags = command.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
-    for flag in flags {
+    for flag in &flags_of_serve() {
         let (Some(long), Some(_)) = (flag.get_long(), variable(flag)) else { continue };
         let default = flag.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
         let default = default.map(|value| format!("`{value}`")).unwrap_or_default();

@@ -66,12 +66,14 @@ impl Config {
             let value = beside.get(name).cloned().or_else(|| env(name));
             value.filter(|value| !value.trim().is_empty())
         };
+        let called = flags::called(&args);
+        let problems = |all| Problems { all, command: called };
         match flags::read(args, &env) {
             Read::Print(text) => Ok(Command::Print(text)),
-            Read::Unclear(problems) => Err(Problems(problems)),
-            Read::Command(command, mut problems) => {
-                let command = checked(*command, &env, &mut problems);
-                command.filter(|_| problems.is_empty()).ok_or(Problems(problems))
+            Read::Unclear(all) => Err(problems(all)),
+            Read::Command(command, mut all) => {
+                let command = checked(*command, &env, &mut all);
+                command.filter(|_| all.is_empty()).ok_or_else(|| problems(all))
             }
         }
     }

@@ -36,14 +36,19 @@ impl fmt::Display for Problem {
 
 /// All problems of the command line: the program exits with code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Problems(pub Vec<Problem>);
+pub struct Problems {
+    /// Each of them.
+    pub all: Vec<Problem>,
+    /// The command as it was called, `ebbtide serve`: its help says what would be right.
+    pub command: String,
+}
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for problem in &self.0 {
+        for problem in &self.all {
             writeln!(f, "{problem}")?;
         }
-        f.write_str("see ebbtide --help")
+        write!(f, "see {} --help", self.command)
     }
 }
 

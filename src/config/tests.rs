@@ -35,8 +35,8 @@ fn serve(args: &[&str], env: &[(&str, &str)]) -> Config {
 
 /// Flags and texts of the problems.
 fn problems(args: &[&str], env: &[(&str, &str)]) -> Vec<(String, String)> {
-    let Err(Problems(problems)) = parse(args, env) else { panic!("nothing is wrong with {args:?}") };
-    problems.into_iter().map(|problem| (problem.flag, problem.text)).collect()
+    let Err(problems) = parse(args, env) else { panic!("nothing is wrong with {args:?}") };
+    problems.all.into_iter().map(|problem| (problem.flag, problem.text)).collect()
 }
 
 fn flags(args: &[&str]) -> Vec<String> {
@@ -310,6 +310,7 @@ fn a_problem_says_what_would_be_right() {
     assert_eq!(text(&["--lisen", "x"]), "there is no such flag; is it --listen?");
     assert_eq!(text(&["--listen"]), "needs a value");
     assert_eq!(text(&["--region=a", "--region=b"]), "is given more than once");
+    assert_eq!(text(&["stray"]), "nothing is expected here but flags, which begin with --");
     assert_eq!(text(&["--refresh-interval=1ms"]), "1ms is not between 1s and 1h");
     assert_eq!(text(&["--snapshot-max-age=30s"]), "30s is shorter than --refresh-interval");
     assert_eq!(text(&["--admin-listen=127.0.0.1:8086"]), "127.0.0.1:8086 is the address of --listen");
@@ -449,7 +450,8 @@ fn simulate_needs_nothing_and_takes_a_seed() {
         |folder: &str| Ok(Command::Simulate(Simulate { listen: Some(folder.into()), ..plain.clone() }));
     assert_eq!(simulate(&["--listen"]), listening(".ebbtide"));
     assert_eq!(simulate(&["--listen", "there"]), listening("there"));
-    assert!(simulate(&["--listen", "--json"]).is_err(), "one or the other");
+    let both = problems(&["simulate", "--json", "--listen"], &[]);
+    assert_eq!(both, [("--json".into(), "cannot be given together with --listen".into())]);
 }
 
 #[test]
@@ -460,6 +462,12 @@ fn a_command_is_needed_and_help_is_no_problem() {
     assert_eq!(wrong, [(String::new(), format!("there is no command \"server\": {commands}"))]);
     let Ok(Command::Print(help)) = parse(&["serve", "--help"], &[]) else { panic!("no help") };
     assert!(help.contains("EBBTIDE_SNAPSHOT_MAX_AGE]") && help.contains("10m]"), "{help}");
+    // Only what is read is promised.
+    let variables = |help: &str| help.matches("[env: EBBTIDE_").count();
+    for command in ["plan", "check", "prices"] {
+        let Ok(Command::Print(of_command)) = parse(&[command, "--help"], &[]) else { panic!("no help") };
+        assert_eq!(variables(&of_command), variables(&help), "{command}");
+    }
     assert!(matches!(parse(&["--version"], &[]), Ok(Command::Print(_))));
 }
 
@@ -470,8 +478,16 @@ fn problems_are_printed_one_a_line() {
         problems.to_string(),
         "--node-group-auto-discovery: there are no node groups: give this or --nodes\n\
          --log-format: \"xml\" is not text or json\n\
-         see ebbtide --help"
+         see ebbtide serve --help"
     );
+    let told = |args: &[&str]| {
+        let args = args.iter().map(OsString::from);
+        let told = Config::parse(args, |_| None, Vec::new).expect_err("problems").to_string();
+        told.lines().last().unwrap_or_default().to_owned()
+    };
+    assert_eq!(told(&["ebbtide", "simulate", "--no-such"]), "see ebbtide simulate --help");
+    assert_eq!(told(&["ebbtide", "no-such"]), "see ebbtide --help");
+    assert_eq!(told(&["kubectl-ebbtide", "status", "--no-such"]), "see kubectl ebbtide status --help");
 }
 
 #[cfg(unix)]

@@ -293,7 +293,7 @@ fn flags(input: &[u8]) -> Result<Told, String> {
     let beside = Config::parse(["ebbtide", "check"].map(Into::into), |_| None, || input.to_vec());
     let told = |read: Result<Command, ebbtide::config::Problems>| match read {
         Ok(_) => (true, vec![]),
-        Err(problems) => (false, problems.0.iter().map(ToString::to_string).collect()),
+        Err(problems) => (false, problems.all.iter().map(ToString::to_string).collect()),
     };
     let ((accepted, mut lines), (also, more)) = (told(given), told(beside));
     lines.extend(more);
