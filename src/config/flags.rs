@@ -259,7 +259,7 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "300s")]
     pub(super) hook_heartbeat: String,
     /// URL of an SQS queue with notices from AWS: lifecycle actions, spot interruptions, rebalance recommendations, AWS Health,
-    /// state changes. Without one, only refreshes show what happens. Repeatable.
+    /// state changes. Without one, only refreshes show what happens. Repeatable: each queue has a name of its own.
     #[arg(long, value_name = "URL")]
     pub(super) queue_url: Vec<String>,
     /// What to do on a rebalance recommendation, unless the group has Capacity Rebalancing: drain (and have it replaced), cordon

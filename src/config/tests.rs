@@ -565,3 +565,19 @@ fn as_a_plugin_of_kubectl_it_works_and_calls_itself_so() {
     let args = ["kubectl-ebbtide", "status"].map(OsString::from);
     assert!(matches!(Config::parse(args, |_| None, Vec::new), Ok(Command::Status(_))));
 }
+
+#[test]
+fn a_queue_is_named_once_and_two_have_two_names() {
+    let queue = |account: &str, name: &str| {
+        format!("--queue-url=https://sqs.us-east-1.amazonaws.com/{account}/{name}")
+    };
+    let (one, other) = (queue("1", "one"), queue("1", "other"));
+    assert_eq!(serve(&[GROUPS, &one, &other], &[]).queue_urls.len(), 2);
+    for again in [one.clone(), queue("2", "one"), format!("{one}/")] {
+        let found = problems(&["serve", GROUPS, &one, &other, &again], &[]);
+        assert!(
+            matches!(&found[..], [(flag, text)] if flag == "--queue-url" && text.contains("\"one\"")),
+            "{found:?}"
+        );
+    }
+}

@@ -1,6 +1,7 @@
 //! From flags as typed to a configuration: every value is checked, even if others are wrong, then values are checked against
 //! each other.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -24,7 +25,7 @@ use crate::provider::expander::policy::Policy;
 use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Listen, Tls, TlsOptions};
-use crate::scale_in::OnDeadline;
+use crate::scale_in::{OnDeadline, name_of_queue};
 use crate::telemetry::{LogOptions, chain};
 use crate::template::Settings;
 
@@ -332,12 +333,7 @@ fn check_names(flags: &ServeFlags, problems: &mut Vec<Problem>) {
         problems.push(Problem::new("--lifecycle-hook", text));
     }
     object_name("--templates-config-map", "a ConfigMap", &flags.templates_config_map, problems);
-    for url in flags.queue_url.iter().filter(|url| !is_url(url)) {
-        let text = format!(
-            "{url:?} is not good: it is like https://sqs.eu-central-1.amazonaws.com/123456789012/name"
-        );
-        problems.push(Problem::new("--queue-url", text));
-    }
+    check_queues(&flags.queue_url, problems);
     let namespaces = [
         ("--daemonset-flush-namespace", &flags.daemonset_flush_namespace),
         ("--drain-order-namespace", &flags.drain_order_namespace),
@@ -346,6 +342,26 @@ fn check_names(flags: &ServeFlags, problems: &mut Vec<Problem>) {
         for name in names.iter().filter(|name| !is_object_name(name)) {
             problems.push(Problem::new(flag, format!("{name:?} is no name of a namespace")));
         }
+    }
+}
+
+/// Checks the queues. Each has an inbox and series of metrics of its own, told apart by its name.
+fn check_queues(urls: &[String], problems: &mut Vec<Problem>) {
+    let mut names = BTreeSet::new();
+    for url in urls {
+        let name = name_of_queue(url);
+        let text = if !is_url(url) {
+            format!(
+                "{url:?} is not good: it is like https://sqs.eu-central-1.amazonaws.com/123456789012/name"
+            )
+        } else if !names.insert(name) {
+            format!(
+                "a queue {name:?} is named more than once: each needs a name of its own, which metrics tell it by"
+            )
+        } else {
+            continue;
+        };
+        problems.push(Problem::new("--queue-url", text));
     }
 }
 

@@ -325,8 +325,8 @@ impl Collector for UnderWay {
         let mut blocked: BTreeMap<String, i64> = BTreeMap::new();
         for w in self.board.all().values().flat_map(|progress| &progress.waiting) {
             if let WaitReason::Budget { names, .. } = &w.why {
-                // A budget that nobody can name is counted too.
-                let unknown = names.is_empty().then(String::new);
+                // A budget that nobody can name is counted too. Names of budgets have a slash.
+                let unknown = names.is_empty().then(|| "unknown".to_owned());
                 for name in names.iter().cloned().chain(unknown) {
                     *blocked.entry(name).or_default() += 1;
                 }
@@ -384,4 +384,26 @@ fn encode_blocked(mut encoder: DescriptorEncoder<'_>, blocked: BTreeMap<String, 
         ConstGauge::new(count).encode(gauge.encode_family(&[("budget", budget)])?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::PodName;
+    use crate::scale_in::waiting::{Progress, Waiting};
+
+    #[test]
+    fn a_budget_that_nobody_can_name_has_a_name_of_its_own() {
+        let board = Arc::new(Board::default());
+        let pod = PodName { namespace: "default".into(), name: "web".into() };
+        let why = WaitReason::Budget { names: Vec::new(), words: "no room".into() };
+        let progress = Progress { waiting: vec![Waiting { pod, why }], ..Progress::default() };
+        board.set(&"n-1".into(), Some(progress));
+        let mut registry = Registry::default();
+        let nodes = Arc::new(Nodes::default());
+        Metrics::default().register(&mut registry, nodes, board, Arc::default(), Clock::system());
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).expect("encodes");
+        assert!(page.contains("ebbtide_scale_in_pods_blocked{budget=\"unknown\"} 1"), "{page}");
+    }
 }

@@ -83,7 +83,7 @@ pub use history::History;
 pub use intents::{Accepted, IntentError, Intents, ScaleIns};
 pub use load_balancers::{LoadBalancers, Reached, Targets};
 pub use metrics::Metrics;
-pub use notices::Notices;
+pub use notices::{Notices, name_of_queue};
 pub use pod_events::PodEvents;
 pub use settings::{AtOnce, OnDeadline, Settings, Treatment};
 pub use taken_out::TakenOut;

@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 pub(super) use self::inbox::run;
+pub use self::queues::name_of as name_of_queue;
 use self::queues::{Queues, Reading};
 use super::record::Cause;
 use super::settings::Treatment;

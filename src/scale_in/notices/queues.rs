@@ -126,7 +126,7 @@ impl Collector for Status {
     }
 }
 
-/// A queue's name: the last part of its URL. The rest has the account's number.
-fn name_of(url: &str) -> &str {
-    url.rsplit('/').next().unwrap_or(url)
+/// A queue's name in metrics: the last part of its URL. The rest has the account's number.
+pub fn name_of(url: &str) -> &str {
+    url.trim_end_matches('/').rsplit('/').next().unwrap_or(url)
 }
