@@ -50,6 +50,17 @@ impl Cordon {
         self.0.first().map_or(Cause::RebalanceRecommendation, |reason| reason.cause)
     }
 
+    /// The kinds of notices, each once.
+    pub fn causes(&self) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        for reason in &self.0 {
+            if !causes.contains(&reason.cause) {
+                causes.push(reason.cause);
+            }
+        }
+        causes
+    }
+
     /// When the last notice has lapsed, by the wall clock: the Node is opened again if its instance lives.
     pub fn until(&self) -> Timestamp {
         self.0.first().map_or(Timestamp::UNIX_EPOCH, |reason| reason.until)

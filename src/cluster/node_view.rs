@@ -207,6 +207,11 @@ impl NodeView {
         (self.instance.as_deref() == Some(&record.instance)).then_some(record)
     }
 
+    /// The cordon that keeps new pods away, and nothing more: the Node is neither on its way out, nor has somebody opened it.
+    pub fn closed_for(&self) -> Option<&Cordon> {
+        self.cordon.as_ref().filter(|_| self.unschedulable && self.scale_in().is_none())
+    }
+
     /// The taint of this key, if the Node carries it.
     pub fn taint(&self, key: &str) -> Option<&Taint> {
         self.taints.iter().find(|taint| taint.key == key)

@@ -15,17 +15,19 @@ use crate::cluster::{ApiError, Budget, Cluster, NodeView, PodView, Store};
 use crate::config::Output;
 use crate::scale_in::Settings;
 use crate::scale_in::preview::{Facts, Place, waiting};
-use crate::scale_in::status::ScaleIn;
+use crate::scale_in::status::{Cordoned, ScaleIn};
 
 /// Nodes whose pods are listed at once.
 const AT_ONCE: usize = 8;
 
-/// The scale-ins under way.
+/// The scale-ins under way, and the nodes that are closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Told {
     /// As in `/status.json`. Whom a drain waits for is computed from pods and budgets.
     pub scale_ins: Vec<ScaleIn>,
+    /// Nodes that are closed because of notices, and not drained.
+    pub cordoned: Vec<Cordoned>,
 }
 
 /// Looks at Nodes, and at the pods of those that drain.
@@ -33,13 +35,14 @@ pub async fn look(cluster: &Cluster, now: Timestamp) -> Result<Told, CommandErro
     let nodes = cluster.list_nodes().await.map_err(reading("Nodes"))?;
     let mut leaving: Vec<ScaleIn> = nodes.iter().filter_map(|node| ScaleIn::of(node, now)).collect();
     leaving.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
+    let cordoned = Cordoned::among(&nodes);
     if !leaving.iter().any(is_draining) {
-        return Ok(Told { scale_ins: leaving });
+        return Ok(Told { scale_ins: leaving, cordoned });
     }
     let budgets = Arc::new(cluster.list_budgets().await.map_err(reading("disruption budgets"))?);
     let told = leaving.into_iter().map(|told| one(cluster, told, &nodes, &budgets, now));
     let scale_ins = stream::iter(told).buffered(AT_ONCE).try_collect().await?;
-    Ok(Told { scale_ins })
+    Ok(Told { scale_ins, cordoned })
 }
 
 fn is_draining(one: &ScaleIn) -> bool {
@@ -89,10 +92,23 @@ pub fn render(told: &Told, output: Output, style: Style, now: Timestamp) -> Stri
     if let Some(document) = document(output, told) {
         return document;
     }
+    let scale_ins = scale_ins(told, output == Output::Wide, style, now);
+    if told.cordoned.is_empty() { scale_ins } else { format!("{scale_ins}\n{}", closed(&told.cordoned)) }
+}
+
+fn closed(cordoned: &[Cordoned]) -> String {
+    let mut rows = vec![["NODE", "CLOSED UNTIL", "CAUSE"].map(str::to_owned).to_vec()];
+    rows.extend(cordoned.iter().map(|one| {
+        let causes: Vec<&str> = one.causes.iter().map(|cause| cause.as_str()).collect();
+        vec![one.node.to_string(), format!("{:.0}", one.until), causes.join(", ")]
+    }));
+    columns(&rows)
+}
+
+fn scale_ins(told: &Told, is_wide: bool, style: Style, now: Timestamp) -> String {
     if told.scale_ins.is_empty() {
         return "no scale-in is under way\n".to_owned();
     }
-    let is_wide = output == Output::Wide;
     let mut rows = vec![header(is_wide)];
     rows.extend(told.scale_ins.iter().map(|one| row(one, is_wide, now)));
     let table = columns(&rows);

@@ -22,7 +22,7 @@ use super::record::{Annotation, Cause, Phase, Record, Written};
 use super::waiting::{Board, WaitReason};
 use crate::aws::AwsError;
 use crate::clock::{Clock, elapsed};
-use crate::cluster::{Answer, Nodes};
+use crate::cluster::{Answer, Cordon, Nodes};
 use crate::k8s::GroupName;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -95,6 +95,9 @@ const AFTER_EXIT: [f64; 10] = [1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 300.0
 
 /// Time-outs of hooks are 30 s to 2 h, and half of one is left when the next heartbeat is sent.
 const MARGINS: [f64; 9] = [0.0, 5.0, 10.0, 15.0, 30.0, 60.0, 150.0, 600.0, 3_600.0];
+
+/// The notices for which a node can be closed and not drained.
+const CORDONS: [Cause; 2] = [Cause::RebalanceRecommendation, Cause::ScheduledEvent];
 
 /// Counters of what scale-ins ask for.
 #[derive(Clone, Debug)]
@@ -278,10 +281,15 @@ struct UnderWay {
 impl Collector for UnderWay {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let mut scale_ins: BTreeMap<(String, String), i64> = BTreeMap::new();
+        let mut cordoned = CORDONS.map(|cause| (cause, 0_i64));
         let mut oldest = Duration::ZERO;
         let mut nearest: Option<Duration> = None;
         let now = self.clock.wall();
         for node in self.nodes.all() {
+            let causes = node.closed_for().map(Cordon::causes).unwrap_or_default();
+            for (_, count) in cordoned.iter_mut().filter(|(cause, _)| causes.contains(cause)) {
+                *count += 1;
+            }
             let labels = match node.record.as_deref().map(Annotation::written) {
                 Some(Written::Request(_)) => (Cause::Operator.to_string(), "Queued".to_owned()),
                 _ => match node.scale_in() {
@@ -304,6 +312,15 @@ impl Collector for UnderWay {
         for ((cause, phase), count) in scale_ins {
             let labels = [("cause", cause), ("phase", phase)];
             ConstGauge::new(count).encode(gauge.encode_family(&labels)?)?;
+        }
+        let mut gauge = encoder.encode_descriptor(
+            "ebbtide_nodes_cordoned",
+            "Nodes that take no new pods because of notices from AWS, and are not drained, by cause",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (cause, count) in cordoned {
+            ConstGauge::new(count).encode(gauge.encode_family(&[("cause", cause.as_str())])?)?;
         }
         let gauge = encoder.encode_descriptor(
             "ebbtide_scale_in_oldest_age",

@@ -125,6 +125,13 @@ async fn somebody_with_a_kubeconfig_sees_whom_a_drain_waits_for_as_the_leader_do
     assert_eq!(status::render(&told, Output::Table, Style::default(), now), "no scale-in is under way\n");
 }
 
+/// What `ebbtide status` prints.
+pub(crate) async fn status_table(scene: &Scene) -> String {
+    let now = scene.world.clock.now();
+    let told = status::look(&reader(&scene.world), now).await.expect("told");
+    status::render(&told, Output::Table, Style::default(), now)
+}
+
 /// Whom the command says that the one scale-in waits for, and why; the same from the leader.
 async fn told_by_both(scene: &Scene) -> [Vec<(String, String)>; 2] {
     let told = status::look(&reader(&scene.world), scene.world.clock.now()).await.expect("told");
@@ -191,9 +198,7 @@ async fn no_phase_says_that_nothing_is_waited_for() {
     scene.scale_in(&machine, Cause::Autoscaler).await;
     for (phase, what) in [("Flushing", "its DaemonSet pods"), ("Releasing", "AWS, a lifecycle hook")] {
         scene.until(|w| in_phase(w, &machine, phase)).await;
-        let now = scene.world.clock.now();
-        let told = status::look(&reader(&scene.world), now).await.expect("told");
-        let table = status::render(&told, Output::Table, Style::default(), now);
+        let table = status_table(&scene).await;
         assert!(table.contains(what) && table.contains("see its Events"), "{table}");
     }
 }

@@ -14,13 +14,15 @@ use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 
+use crate::commands::status_table;
 use crate::journal_queries::{
     TERMINATE, asked, assert_nothing_lost, aws_moments, has_exited, in_phase, is_asked, is_released, notes,
     phase_at, records, released_at,
 };
 use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group, seconds};
-use crate::status::status;
+use crate::status::{get, status};
 
 /// The queue's URL, of a world whose events go there, and a configuration that reads it.
 pub(crate) fn told(world: &World, config: Config) -> (String, Config) {
@@ -456,6 +458,47 @@ async fn scheduled_maintenance_is_a_drain_or_a_cordon_that_ends_when_it_is_calle
     scene.world.aws.schedule_change(&change(&scene.world, "closed"), &[&machine.instance]);
     scene.until(|w| !is_cordoned(w, &machine)).await;
     scene.until(|w| is_empty(w, &url)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_closed_for_maintenance_is_told_for_as_long_as_it_is() {
+    let config = Config { on_scheduled_event: Treatment::Cordon, ..config() };
+    let (scene, _) = scene_of(group(2), config).await;
+    let machine = scene.first();
+    let change = |status: &str| ScheduledChange {
+        id: "retire-1".into(),
+        code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED".into(),
+        starts: scene.world.clock.now() + SignedDuration::from_hours(24),
+        status: status.into(),
+    };
+    let gauge = async || {
+        let page = get(scene.program().admin().expect("an address"), "/metrics").await;
+        let series = "ebbtide_nodes_cordoned{cause=\"scheduled-event\"} ";
+        page.split(series).nth(1).and_then(|rest| rest.lines().next()).map(str::to_owned)
+    };
+    assert_eq!(gauge().await.as_deref(), Some("0"));
+    scene.world.aws.schedule_change(&change("upcoming"), &[&machine.instance]);
+    scene.until(|w| is_cordoned(w, &machine)).await;
+    // Long after its Event.
+    scene.pass_some(Duration::from_hours(3)).await;
+    let told = &status(scene.program()).await["cordoned"];
+    let one = &told[0];
+    assert_eq!((&one["node"], &one["causes"]), (&json!(machine.name), &json!(["scheduled-event"])), "{told}");
+    let until = one["until"].as_str().expect("a moment");
+    let table = status_table(&scene).await;
+    let row = table.lines().last().unwrap_or_default();
+    assert!(
+        row.starts_with(&machine.name) && row.contains(&until[..19]) && row.ends_with("scheduled-event"),
+        "{table}"
+    );
+    assert_eq!(gauge().await.as_deref(), Some("1"));
+    scene.world.aws.schedule_change(&change("closed"), &[&machine.instance]);
+    scene.until(|w| !is_cordoned(w, &machine)).await;
+    // Until its watch has told.
+    scene.pass_some(seconds(2)).await;
+    assert_eq!(status(scene.program()).await["cordoned"], json!([]));
+    assert_eq!(status_table(&scene).await, "no scale-in is under way\n");
+    assert_eq!(gauge().await.as_deref(), Some("0"));
 }
 
 /// Maintenance of six of twenty machines that is so far away, each with a pod that takes long to exit.

@@ -9,7 +9,7 @@ mod timeline;
 use self::html::{Html, lasted, moment};
 use self::timeline::Axis;
 use crate::dry_run::Would;
-use crate::scale_in::status::{Ended, GroupStatus, Queue, ScaleIn, Status};
+use crate::scale_in::status::{Cordoned, Ended, GroupStatus, Queue, ScaleIn, Status};
 
 /// The page's style.
 pub(super) const STYLE: &str = include_str!("page.css");
@@ -36,6 +36,7 @@ pub(super) fn page(status: &Status) -> String {
     head(&mut html, status);
     dry_run(&mut html, status.dry_run.as_deref());
     under_way(&mut html, status);
+    cordoned(&mut html, &status.cordoned);
     groups(&mut html, &status.groups);
     notices(&mut html, status);
     ended(&mut html, &status.ended);
@@ -155,6 +156,23 @@ fn waiting(html: &mut Html, one: &ScaleIn) {
         html.cell("until", wait.until.map(moment).unwrap_or_default()).raw("</tr>");
     }
     html.raw("</tbody></table>");
+}
+
+/// Nodes that take no new pods because of notices.
+fn cordoned(html: &mut Html, cordoned: &[Cordoned]) {
+    if cordoned.is_empty() {
+        return;
+    }
+    html.raw("<section id=\"cordoned\"><h2>Closed for a notice <small>").text(cordoned.len());
+    html.raw("</small></h2><table><thead><tr><th>node</th><th>instance</th><th>cause</th>");
+    html.raw("<th>opens again at</th></tr></thead><tbody>");
+    for one in cordoned {
+        let causes: Vec<&str> = one.causes.iter().map(|cause| cause.as_str()).collect();
+        html.raw("<tr>").cell("node", &one.node);
+        html.cell("instance", one.instance.as_deref().unwrap_or_default());
+        html.cell("cause", causes.join(", ")).cell("opens again at", moment(one.until)).raw("</tr>");
+    }
+    html.raw("</tbody></table></section>");
 }
 
 fn groups(html: &mut Html, groups: &[GroupStatus]) {
@@ -328,6 +346,9 @@ mod tests {
             reading_for_seconds: Some(40),
             read_age_seconds: None,
         }];
+        let causes = vec![Cause::ScheduledEvent];
+        status.cordoned =
+            vec![Cordoned { node: EVIL.into(), instance: Some(EVIL.into()), causes, until: at }];
         status.notices = vec![Notice { instance: EVIL.into(), cause: Cause::Operator, ends_at: None }];
         status
     }

@@ -37,6 +37,8 @@ pub struct Status {
     pub known: Known,
     /// Scale-ins under way, and those that wait for their turn, the oldest first.
     pub scale_ins: Vec<ScaleIn>,
+    /// Nodes that are closed because of notices, the one that opens first before the others.
+    pub cordoned: Vec<Cordoned>,
     /// The last hundred that ended, as this process saw them, the last first.
     pub ended: Vec<Ended>,
     /// Node groups, by name.
@@ -141,6 +143,20 @@ pub struct Wait {
     pub until: Option<Timestamp>,
 }
 
+/// A node that takes no new pods because of notices, and is not drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cordoned {
+    /// Name of the Node.
+    pub node: NodeName,
+    /// EC2 instance id.
+    pub instance: Option<InstanceId>,
+    /// What the notices are.
+    pub causes: Vec<Cause>,
+    /// When the last of them has lapsed: the Node is opened again if its instance lives.
+    pub until: Timestamp,
+}
+
 /// A scale-in that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -198,6 +214,20 @@ pub struct Notice {
     pub cause: Cause,
     /// When AWS ends the machine, if it does.
     pub ends_at: Option<Timestamp>,
+}
+
+impl Cordoned {
+    /// Those of these Nodes that are closed, the one that opens first before the others.
+    pub fn among<'a>(nodes: impl IntoIterator<Item = &'a NodeView>) -> Vec<Self> {
+        let of = |node: &NodeView| {
+            let cordon = node.closed_for()?;
+            let (node, instance) = (node.name.clone(), node.instance.clone());
+            Some(Self { node, instance, causes: cordon.causes(), until: cordon.until() })
+        };
+        let mut all: Vec<Self> = nodes.into_iter().filter_map(of).collect();
+        all.sort_by_key(|one| one.until);
+        all
+    }
 }
 
 impl ScaleIn {
