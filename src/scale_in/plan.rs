@@ -120,7 +120,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if is_refused_at_minimum(s, record) {
         return cancel_at_minimum(s, record, plan);
     }
-    if is_back(s, record, plan) {
+    if put_back_in_service(s, record, plan) {
         return;
     }
     if has_left_alive(s, record, plan) {
@@ -160,9 +160,9 @@ fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// Whether the record is void: the group took the instance out and has it in service again (root volume replaced, back
-/// from the warm pool, or attached again). The Node goes back into service once it is Ready, or has not become so in time.
-fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+/// If the record is void, as the group took the instance out and has it in service again (root volume replaced, back from the warm pool, or
+/// attached again), puts the Node back into service once it is Ready, or has not become so in time. Returns whether it is void.
+fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Membership::In { group, lifecycle: Lifecycle::Pending | Lifecycle::InService, seen } = &s.instance
     else {
         return false;

@@ -277,7 +277,7 @@ impl Inbox {
         let snapshot = self.shared.groups.latest()?;
         let done = self.done(&message.id);
         let wall = later(now, self.shared.clock.ahead());
-        let (pending, for_others) = self.read(&notices, &done, &snapshot, now);
+        let (pending, for_others) = self.pending_of(&notices, &done, &snapshot, now);
         let for_others = for_others.filter(|until| *until > wall);
         if pending.is_empty() {
             let Some(until) = for_others else {
@@ -316,7 +316,7 @@ impl Inbox {
     }
 
     /// What notices ask for about instances of ours, but for those about which all is `done`, and until when they may be of use for others.
-    fn read(
+    fn pending_of(
         &mut self,
         notices: &[Notice],
         done: &BTreeSet<InstanceId>,
@@ -488,7 +488,7 @@ impl Inbox {
         if !due.is_empty() {
             let shared = Arc::clone(&self.shared);
             self.calls.push(Box::pin(async move {
-                let result = read(&shared, &due).await;
+                let result = read_groups_now(&shared, &due).await;
                 Done::Read(due, result)
             }));
         }
@@ -679,7 +679,7 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
 
 /// Reads these groups and lays over the snapshot what they show of leaving instances, and of the size that these went for. The next refresh
 /// shows the rest.
-async fn read(shared: &Shared, groups: &[GroupName]) -> Result<(), AwsError> {
+async fn read_groups_now(shared: &Shared, groups: &[GroupName]) -> Result<(), AwsError> {
     let at = shared.clock.now();
     for group in shared.aws.describe_groups_now(groups).await? {
         let group = shared.protection.brought_up_to_date(group);

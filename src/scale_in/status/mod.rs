@@ -71,7 +71,7 @@ pub struct Known {
     pub listed: BTreeMap<&'static str, bool>,
     /// How long the quietest watch has shown no life.
     pub watch_silence_seconds: u64,
-    /// Whether that is too long.
+    /// Whether that is not too long.
     pub watches_alive: bool,
 }
 
