@@ -1,5 +1,6 @@
 """The overlays: the same objects as the chart's, and the rights that `cargo test` holds against what the program asks for."""
 
+import re
 import tempfile
 import unittest
 from pathlib import Path
@@ -103,6 +104,13 @@ class ClusterAutoscaler(unittest.TestCase):
         its_chart = yaml.safe_load(text("deploy/cluster-autoscaler-values.yaml"))
         given = {f"--{flag}={str(value).lower()}" for flag, value in its_chart["extraArgs"].items()}
         self.assertLessEqual(given, set(container["args"]))
+
+    def test_as_many_nodes_as_it_drains_at_once_leave_room_for_others(self):
+        made = {"apart": kustomize(CLUSTER_AUTOSCALER), "sidecar": overlay("sidecar"), "chart": chart(values("sidecar"))}
+        for name, things in made.items():
+            with self.subTest(made=name):
+                given = dict(re.findall(r"--(max-(?:drain|scale-down)-parallelism)=(\d+)", " ".join(arguments(things, container="cluster-autoscaler"))))
+                self.assertGreater(int(given["max-scale-down-parallelism"]), int(given["max-drain-parallelism"]))
 
     def test_it_mounts_what_ebbtides_side_makes(self):
         its_chart = yaml.safe_load(text("deploy/cluster-autoscaler-values.yaml"))

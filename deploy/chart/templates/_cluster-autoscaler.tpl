@@ -32,6 +32,10 @@ capabilities:
     # Else one pod that does not go keeps it from draining any other node for as long as that.
     - --max-drain-parallelism=10
     {{- end }}
+    {{- if not (hasKey .Values.clusterAutoscaler.extraArgs "max-scale-down-parallelism") }}
+    # Else ten long drains leave no room for any other node, an empty one included.
+    - --max-scale-down-parallelism=20
+    {{- end }}
     {{- if not (hasKey .Values.clusterAutoscaler.extraArgs "node-info-cache-expire-time") }}
     # Else it takes a group at zero for what its last node was until it is started again, whatever the launch template or a tag says.
     - --node-info-cache-expire-time=10m

@@ -24,6 +24,13 @@ const POLICY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
 /// Source: [FAQ of cluster-autoscaler](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md), `max-graceful-termination-sec`.
 const AUTOSCALER_GRACE: u64 = 600;
 
+/// cluster-autoscaler takes so many nodes at once unless told otherwise.
+///
+/// Source: `max-scale-down-parallelism` in
+/// [`main.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/main.go), and `CropNodes` in
+/// [`budgets.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/budgets/budgets.go).
+const SCALE_DOWN_PARALLELISM: u32 = 10;
+
 /// The oldest minor version of cluster-autoscaler 1 that this program is tested with.
 const OLDEST_MINOR: u32 = 30;
 
@@ -386,6 +393,13 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
         );
         say(Severity::Warning, text, "--max-drain-parallelism=10");
     }
+    let in_all = scale_down_parallelism(container);
+    if cap > AUTOSCALER_GRACE && in_all <= at_once {
+        let text = format!(
+            "scales in {in_all} nodes at a time, and may wait {cap} s for each of {at_once} that it drains: then no other node leaves, not even an empty one"
+        );
+        say(Severity::Warning, text, &format!("--max-scale-down-parallelism={}", at_once.saturating_mul(2)));
+    }
     if flag(container, "node-info-cache-expire-time").is_none() {
         let text = "takes a group at zero for what its last node was, whatever its launch template or tags say since".to_owned();
         say(Severity::Note, text, "--node-info-cache-expire-time=10m");
@@ -424,6 +438,12 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
             say(Severity::Note, text, "nothing");
         }
     }
+}
+
+/// How many nodes leave at once, empty or drained. Versions that know `--max-empty-bulk-delete` take that where the other is not given.
+fn scale_down_parallelism(container: &DeployedContainer) -> u32 {
+    let given = flag(container, "max-scale-down-parallelism").or(flag(container, "max-empty-bulk-delete"));
+    given.and_then(|text| text.parse().ok()).unwrap_or(SCALE_DOWN_PARALLELISM)
 }
 
 /// The minor version in an image's tag, `…:v1.30.2`.

@@ -115,6 +115,16 @@ fn where_all_is_well_nothing_is_found() {
 }
 
 #[test]
+fn nothing_is_found_where_as_many_long_drains_as_may_be_leave_room_for_other_nodes() {
+    for (drains, in_all) in [(10, "--max-scale-down-parallelism=11"), (9, "")] {
+        let drains = format!("--max-drain-parallelism={drains}");
+        let args = [&GOOD[..], &["--max-graceful-termination-sec=172800", drains.as_str(), in_all]].concat();
+        let facts = Facts { autoscalers: Autoscalers::Seen(vec![autoscaler(&args)]), ..good() };
+        assert_eq!(report(&facts).findings, [], "{args:?}");
+    }
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a table: one row a finding")]
 fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
     let group = |change: &dyn Fn(&mut GroupFacts)| {
@@ -282,6 +292,24 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "cluster-autoscaler",
             Severity::Warning,
             "no other node",
+        ),
+        (
+            "no room beside drains",
+            flags(&["--max-graceful-termination-sec=172800", "--max-drain-parallelism=10"]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "not even an empty one",
+        ),
+        (
+            "no room beside drains, older",
+            flags(&[
+                "--max-graceful-termination-sec=601",
+                "--max-drain-parallelism=4",
+                "--max-empty-bulk-delete=4",
+            ]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "scales in 4 nodes at a time",
         ),
         ("old nodes", with_args(&GOOD[..2]), "cluster-autoscaler", Severity::Note, "its last node"),
         (
