@@ -447,11 +447,14 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
 /// Begins because a notice says that the instance may have to go.
 fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
+    // A replacement would be launched into the reservation that ends; or cluster-autoscaler drains the node so that its group is smaller, and
+    // will not ask for its deletion any more.
+    let is_drained = s.node.taint(names::TO_BE_DELETED).is_some() && !s.has_scale_in_marks();
+    let is_one_too_many = expected.cause == Cause::CapacityEnd || is_drained;
     let release = match expected.cause {
         // Whoever stops an instance may have told its group to leave it alone: the group decides what becomes of it.
         Cause::StateChange => Release::CompleteHook,
-        // A replacement would be launched into the reservation that ends.
-        Cause::CapacityEnd if (s.may_shrink)() => Release::TerminateAndDecrement,
+        _ if is_one_too_many && (s.may_shrink)() => Release::TerminateAndDecrement,
         _ => Release::Terminate,
     };
     begin(s, Record::new(expected.cause, group, instance, release, s.now), None, plan);

@@ -339,6 +339,26 @@ fn a_machine_whose_reservation_ends_is_not_replaced_where_its_group_may_shrink()
     }
 }
 
+/// Its DeleteNodes never comes: from now on NodeGroupForNode names no group.
+#[test]
+fn a_node_that_cluster_autoscaler_is_draining_is_not_replaced_when_a_notice_comes_where_its_group_may_shrink()
+{
+    let drained = || node().tainted(names::TO_BE_DELETED).with(pod("web"));
+    let noticed = |scene, cause, may_shrink| {
+        let mut scene = told(scene, expected(cause, Treatment::Drain, Some(at(600))));
+        scene.may_shrink = may_shrink;
+        scene.plan();
+        let record = scene.record();
+        assert_eq!(record.cause, cause);
+        record.release
+    };
+    assert_eq!(noticed(drained(), Cause::SpotInterruption, true), Release::TerminateAndDecrement);
+    assert_eq!(noticed(drained(), Cause::ScheduledEvent, true), Release::TerminateAndDecrement);
+    assert_eq!(noticed(drained(), Cause::SpotInterruption, false), Release::Terminate, "at the minimum");
+    assert_eq!(noticed(drained(), Cause::StateChange, true), Release::CompleteHook);
+    assert_eq!(noticed(node(), Cause::SpotInterruption, true), Release::Terminate, "nobody wants fewer");
+}
+
 #[test]
 fn a_cordon_lasts_as_long_as_the_notice_that_it_is_for_says_last() {
     let until = |second| Expected {
