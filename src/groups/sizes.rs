@@ -204,7 +204,10 @@ pub fn in_instances(group: &AutoScalingGroup) -> Result<(), SizeError> {
     if group.is_weighted() { Err(SizeError::Weighted { group: group.name.to_string() }) } else { Ok(()) }
 }
 
-/// Desired capacity for `delta` more nodes.
+/// Desired capacity for up to `delta` more nodes: as many as the maximum has room for, and an error if that is none.
+///
+/// cluster-autoscaler takes the maximum of the beginning of its loop, and the target size of the middle. Where nodes have begun to leave
+/// in between it asks for more than there is room for; refused, it would buy nothing, and leave the group alone for minutes.
 pub fn increased(
     group: &AutoScalingGroup,
     delta: i32,
@@ -215,12 +218,17 @@ pub fn increased(
     }
     in_instances(group)?;
     runs(group, "Launch")?;
-    let size = group.desired.saturating_add(delta);
-    if size > group.max {
-        let leaving = count(group, |instance| leaves(instance) != Leaves::No);
-        return Err(SizeError::AboveMax { group: group.name.to_string(), size, leaving, max: group.max });
+    if group.desired >= group.max {
+        return Err(above_max(group, delta, leaves));
     }
-    Ok(size)
+    Ok(group.desired.saturating_add(delta).min(group.max))
+}
+
+/// Why a group has no room for `delta` more nodes.
+pub fn above_max(group: &AutoScalingGroup, delta: i32, leaves: impl Fn(&Instance) -> Leaves) -> SizeError {
+    let size = group.desired.saturating_add(delta);
+    let leaving = count(group, |instance| leaves(instance) != Leaves::No);
+    SizeError::AboveMax { group: group.name.to_string(), size, leaving, max: group.max }
 }
 
 /// Desired capacity for a target lower by up to `-delta`: as many missing instances as the minimum allows. Not refused for asking
@@ -450,6 +458,17 @@ mod tests {
     }
 
     #[test]
+    fn a_group_grows_by_as_much_as_its_maximum_has_room_for() {
+        for (desired, delta, size) in [(7, 1, 8), (7, 3, 9), (8, i32::MAX, 9)] {
+            assert_eq!(increased(&group(0, 9, desired, 7, 0), delta, none), Ok(size), "{desired} {delta}");
+        }
+        for desired in [9, 12] {
+            let refused = SizeError::AboveMax { group: "g".into(), size: desired + 2, leaving: 3, max: 9 };
+            assert_eq!(increased(&group(0, 9, desired, 7, 0), 2, leave(1, 3)), Err(refused));
+        }
+    }
+
+    #[test]
     fn as_much_is_given_up_as_never_came_and_the_minimum_lets_go() {
         // Of seven, three have not come.
         let decreased =
@@ -472,6 +491,7 @@ mod tests {
             let group = group(min, min + more, desired, live, 2);
             if let Ok(size) = increased(&group, delta, leave(0, going)) {
                 prop_assert!(size > desired && size <= group.max);
+                prop_assert!(size == group.max || size == desired + delta);
             }
             if let Ok(size) = decreased(&group, delta, first(going)) {
                 prop_assert!(size <= desired);
@@ -495,7 +515,7 @@ mod tests {
             let (least, most) = limits(&group, leaves());
             prop_assert!(least <= target && least <= most);
             if most > target {
-                prop_assert!(increased(&group, most - target, leaves()).is_ok());
+                prop_assert_eq!(increased(&group, most - target, leaves()), Ok(desired + most - target));
             }
             let stay: Vec<String> = (leaving..group.live().count()).map(|n| format!("i-{n}")).collect();
             let may_leave = stay.iter().take((target - least) as usize).map(String::as_str);

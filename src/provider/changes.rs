@@ -16,6 +16,7 @@ use super::deletion::{Deletion, NodeToDrain};
 use super::proto::ExternalGrpcNode;
 use super::terminations::Sent;
 use super::{Provider, RpcError, SizingError};
+use crate::aws::Instance;
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
 use crate::groups::{Change, Group, GroupLock, Groups, LowerLock, Snapshot, size_in_doubt};
@@ -48,11 +49,9 @@ impl Drop for RefreshOnDrop<'_> {
 }
 
 impl Provider {
-    /// Raises the desired capacity by `delta` nodes.
+    /// Raises the desired capacity by `delta` nodes, or by as many as the maximum has room for.
     pub(super) async fn increase_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
-        let decide = |group: &Group| {
-            sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, i))
-        };
+        let decide = |group: &Group| self.increased(group, delta);
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
         let Described { mut group, larger } = self.describe(deadline, group).await?;
@@ -63,6 +62,13 @@ impl Provider {
         Arc::make_mut(&mut group.asg).desired = from;
         let to = decide(&group)?;
         self.set(deadline, &group, to, self.sizing.raise(&lock, from, to)).await?;
+        if to - from < delta {
+            tracing::info!(
+                group = name.as_str(),
+                delta,
+                "the group grows by less than cluster-autoscaler asked for: its maximum has room for no more"
+            );
+        }
         if larger.is_some() {
             // For a while, descriptions may go on to say that.
             self.groups
@@ -70,6 +76,19 @@ impl Provider {
         }
         self.groups.note_asked_for(&name);
         Ok(())
+    }
+
+    /// The size of a group that grows by `delta`.
+    fn increased(&self, group: &Group, delta: i32) -> Result<i32, SizeError> {
+        let leaves = |i: &Instance| self.scale_ins.leaves(&group.asg.name, i);
+        let to = sizes::increased(&group.asg, delta, leaves)?;
+        // The nodes of such a group are of use together only.
+        let takes_less = group.options.zero_or_max_node_scaling != Some(true);
+        if takes_less || to - group.asg.desired == delta {
+            Ok(to)
+        } else {
+            Err(sizes::above_max(&group.asg, delta, leaves))
+        }
     }
 
     /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the first requested first: those cluster-autoscaler

@@ -110,9 +110,9 @@ async fn no_size_is_set_while_one_without_an_answer_may_still_come() {
 
 #[tokio::test(start_paused = true)]
 async fn a_size_above_the_maximum_or_of_an_unknown_group_changes_nothing() {
-    let scene = Scene::with([group(GROUP, 2)]).await;
+    let scene = Scene::with([group(GROUP, 2).size(0, 2, 2)]).await;
     let before = scene.writes();
-    assert_eq!(code(&scene.increase(9).await), Code::FailedPrecondition);
+    assert_eq!(code(&scene.increase(1).await), Code::FailedPrecondition);
     assert_eq!(code(&scene.increase(0).await), Code::InvalidArgument);
     assert_eq!(code(&scene.decrease(-1).await), Code::Ok, "both live: there is nothing to give up");
     let unknown = NodeGroupIncreaseSizeRequest { delta: 1, id: "none".into() };
@@ -141,8 +141,9 @@ async fn groups_by_name_have_the_tighter_bounds_and_come_a_hundred_a_call() {
     assert_eq!(pages() - before, 2);
     let request = |delta| NodeGroupIncreaseSizeRequest { delta, id: "named-7".into() };
     let mut client = scene.program.client();
-    assert_eq!(code(&client.node_group_increase_size(request(7)).await), Code::FailedPrecondition);
-    client.node_group_increase_size(request(6)).await.expect("up to the flag's maximum");
+    client.node_group_increase_size(request(7)).await.expect("up to the flag's maximum");
+    assert_eq!(scene.world.aws.group("named-7").expect("a group").desired, 8);
+    assert_eq!(code(&client.node_group_increase_size(request(1)).await), Code::FailedPrecondition);
     let node = scene.node_of(&scene.in_service("named-8")[0]);
     assert_eq!(code(&scene.delete("named-8", vec![node]).await), Code::FailedPrecondition);
 }

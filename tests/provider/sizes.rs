@@ -56,18 +56,39 @@ async fn a_size_that_is_not_allowed_changes_nothing_and_says_whose_mistake_it_is
     let codes = [
         code(&world.increase(0).await),
         code(&world.increase(-1).await),
-        code(&world.increase(4).await),
-        code(&world.increase(i32::MAX).await),
         code(&world.decrease(0).await),
         code(&world.decrease(1).await),
     ];
-    let (mistake, limit) = (Code::InvalidArgument, Code::FailedPrecondition);
-    assert_eq!(codes, [mistake, mistake, limit, limit, mistake, mistake]);
+    assert_eq!(codes, [Code::InvalidArgument; 4]);
     let unknown = NodeGroupIncreaseSizeRequest { delta: 1, id: "other".into() };
     let unknown = world.client().await.node_group_increase_size(unknown).await;
     assert_eq!(code(&unknown), Code::NotFound);
     assert!(world.is_untouched());
     assert_eq!(world.target_size().await, 5);
+}
+
+/// cluster-autoscaler knows a maximum from before nodes began to leave. Refused, it would leave the group alone for minutes.
+#[tokio::test(start_paused = true)]
+async fn a_group_grows_by_as_much_as_there_is_room_for_and_is_refused_where_that_is_nothing() {
+    let world = World::with(web(7).in_service(&["i-1", "i-2", "i-3"]).limits(0, 10)).under_way("i-1", true);
+    assert_eq!(world.target_size().await, 6);
+    world.increase(4).await.expect("by three");
+    assert_eq!((world.asked(), world.target_size().await), (vec![set(7, 10, &[])], 9));
+    let refused = world.increase(4).await.expect_err("no room");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("would have 14 instances (1 of them still draining)"), "{refused}");
+    assert_eq!((world.asked().len(), world.target_size().await), (1, 9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_of_all_or_nothing_grows_by_all_that_was_asked_for_or_not_at_all() {
+    let mut group = web(2).in_service(&["i-1", "i-2"]).limits(0, 4);
+    group.options.zero_or_max_node_scaling = Some(true);
+    let world = World::with(group);
+    assert_eq!(code(&world.increase(3).await), Code::FailedPrecondition);
+    assert!(world.is_untouched());
+    world.increase(2).await.expect("grown");
+    assert_eq!(world.asked(), [set(2, 4, &[])]);
 }
 
 #[tokio::test(start_paused = true)]
