@@ -143,8 +143,11 @@ fn state(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> I
     }
 }
 
+/// Whether the node is none of its group any more: on its way out, and not in the target size. One that its group has back is in it, though its
+/// record is still there: with fewer nodes than that, cluster-autoscaler would lower the target size in every loop, and do nothing else.
 fn is_leaving(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> bool {
-    instance.lifecycle.is_leaving() || scale_ins.is_leaving(&group.asg.name, &instance.id)
+    let is_off_the_size = |leaves| matches!(leaves, Leaves::Replaced | Leaves::WithDecrement);
+    instance.lifecycle.is_leaving() || is_off_the_size(scale_ins.leaves(&group.asg.name, instance))
 }
 
 fn error_info(failure: &LaunchFailure) -> InstanceErrorInfo {

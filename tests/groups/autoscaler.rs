@@ -9,8 +9,8 @@ use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::{Instance, NodeGroupTargetSizeRequest, RefreshRequest};
 use ebbtide::sim::autoscaler::{Autoscaler, Event, Options, Version};
 use ebbtide::sim::aws::{
-    self, Behaviour, GroupSpec, LaunchFailure, LifecycleState, Operation, TemplateData, TemplateSpec,
-    TerminationCause, Timing,
+    self, Behaviour, GroupSpec, HookSpec, LaunchFailure, LifecycleState, Operation, TemplateData,
+    TemplateSpec, TerminationCause, Timing, WarmPoolSpec,
 };
 use ebbtide::sim::ca_drain::{Flags, GaveUp};
 use ebbtide::sim::cluster::{self, NodeSpec, budget, node, pod, replica_set};
@@ -18,6 +18,10 @@ use ebbtide::sim::program::{Program, TAG, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
 
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 use tokio::sync::watch;
 use tonic::Code;
 
@@ -330,6 +334,46 @@ async fn a_group_below_its_minimum_that_may_not_launch_is_not_grown() {
         assert!(scene.world.until(SOON, |_| scene.running("pods") == 4).await, "{version:?}");
         nothing_failed(&autoscaler, version);
         assert_eq!(autoscaler.bought(), [("b-other".to_owned(), 1)].into(), "{version:?}");
+    }
+}
+
+/// It counts in the target size: unless it counts as a node of its group as well, cluster-autoscaler would take that for one too large in
+/// every loop, and do nothing else in any of them.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_its_group_has_back_and_that_is_not_ready_ends_no_loop() {
+    for version in BOTH {
+        let pool = WarmPoolSpec::stopped().reusing();
+        let held = group(GROUP, 2).size(0, 2, 2).hook(HookSpec::terminating("ebbtide")).warm_pool(pool);
+        let scene = Scene::with([held]).await;
+        scene.occupy(1).await;
+        let options = Options { max_node_provision_time: Duration::from_mins(5), ..Options::of(version) };
+        let autoscaler = Loop::start(&scene, options);
+        scene.world.aws.set_desired(GROUP, 1);
+        let in_state =
+            |state| move |w: &World| w.aws.group(GROUP).expect("a group").in_state(state).len() == 1;
+        assert!(scene.world.until(SOON, in_state(LifecycleState::WarmedStopped)).await, "{version:?}");
+        let stopped = scene.world.aws.group(GROUP).expect("a group").in_state(LifecycleState::WarmedStopped)
+            [0]
+        .to_owned();
+        let node = scene.world.node_of(&stopped).expect("a Node");
+        assert!(scene.world.until(SOON, |w| !w.cluster.is_ready(&node)).await, "{version:?}");
+        scene.world.aws.set_desired(GROUP, 2);
+        assert!(scene.world.until(SOON, |w| w.cluster.is_ready(&node)).await, "{version:?}: it starts");
+        // And breaks at once.
+        scene.world.cluster.kill_kubelet(&node);
+        let broken = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+        let nodes: Api<Node> = Api::all(scene.world.cluster.client());
+        let params = PatchParams::default();
+        nodes.patch_status(&node, &params, &Patch::Strategic(broken)).await.expect("patched");
+        assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).contains(&stopped)).await, "{version:?}");
+        tokio::time::sleep(LONG).await;
+        assert!(!scene.world.cluster.is_ready(&node));
+        let skipped = autoscaler.did(|event| match event {
+            Event::LoopSkipped(why) => Some(*why),
+            _ => None,
+        });
+        assert_eq!(skipped, [""; 0], "{version:?}");
+        nothing_failed(&autoscaler, version);
     }
 }
 
