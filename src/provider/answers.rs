@@ -35,13 +35,18 @@ pub fn node_group(group: &Group, have_failed: bool, scale_ins: &dyn ScaleIns) ->
 
 /// A group as it is told with one of its nodes. cluster-autoscaler drains that if the target size is above the minimum that was told with it,
 /// while it gives up what never came by the minimum of NodeGroups. So a group whose nodes may not leave is told at its minimum here,
-/// however far its size rises before the next loop.
+/// however far its size rises before the next loop. So is one with a node in Standby, on which somebody works.
 ///
 /// Source: `verifyMinSize` in
 /// [`unneeded/nodes.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/unneeded/nodes.go),
 /// with the group that NodeGroupForNode returned.
-pub fn node_group_of_node(group: &Group, told: NodeGroup, scale_ins: &dyn ScaleIns) -> NodeGroup {
-    if !sizes::keeps_its_nodes(&group.asg) {
+pub fn node_group_of_node(
+    (group, instance): (&Group, Option<&aws::Instance>),
+    told: NodeGroup,
+    scale_ins: &dyn ScaleIns,
+) -> NodeGroup {
+    let is_aside = instance.is_some_and(|instance| instance.lifecycle == Lifecycle::Standby);
+    if !is_aside && !sizes::keeps_its_nodes(&group.asg) {
         return told;
     }
     let target = sizes::target_size(&group.asg, |i| scale_ins.leaves(&group.asg.name, i));
@@ -74,12 +79,12 @@ fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
     line
 }
 
-/// The group of the node with this provider id. `None` while the node leaves: cluster-autoscaler compares a group's
+/// The group of the node with this provider id, and its instance. `None` while the node leaves: cluster-autoscaler compares a group's
 /// nodes with its target size, and leaving nodes are not in the target size; with them a scale-up would seem to have
 /// worked at once, and a failed launch would go unnoticed. A node that cluster-autoscaler is about to delete belongs to
 /// its group until the DeleteNodes.
 ///
-/// A GPU node that leaves without a GPU keeps its group: from 1.35 on cluster-autoscaler reckons quotas from all Nodes, looks for the GPUs
+/// A GPU node without a GPU keeps its group while it leaves, and in Standby: from 1.35 on cluster-autoscaler reckons quotas from all Nodes, looks for the GPUs
 /// of such a one in its group's template, and neither grows nor shrinks any group where it has none.
 ///
 /// Sources: `areThereUpcomingNodesInNodeGroup` of cluster-autoscaler's `clusterstate/clusterstate.go`; `calculateUsages` in
@@ -88,16 +93,20 @@ pub fn owner<'a>(
     view: &'a Snapshot,
     provider_id: &ProviderId,
     scale_ins: &dyn ScaleIns,
-) -> Option<&'a Group> {
+) -> Option<(&'a Group, Option<&'a aws::Instance>)> {
     match provider_id {
-        ProviderId::Placeholder { group, .. } => view.groups.get(group.as_str()).map(|group| &**group),
+        ProviderId::Placeholder { group, .. } => {
+            view.groups.get(group.as_str()).map(|group| (&**group, None))
+        }
         ProviderId::Instance { instance, .. } => view
             .instance(instance)
             .filter(|(group, found)| {
-                let stays = || !is_leaving(group, found, scale_ins);
-                found.lifecycle.is_node() && (stays() || scale_ins.lacks_its_gpu(&found.id))
+                let is_node = found.lifecycle.is_node();
+                let stays = is_node && !is_leaving(group, found, scale_ins);
+                let may_be_looked_at = is_node || found.lifecycle == Lifecycle::Standby;
+                stays || may_be_looked_at && scale_ins.lacks_its_gpu(&found.id)
             })
-            .map(|(group, _)| &**group),
+            .map(|(group, found)| (&**group, Some(found))),
     }
 }
 

@@ -175,7 +175,7 @@ impl Provider {
         if owner.is_none() {
             tracing::debug!(provider_id, "a node that is not of our groups");
         }
-        let told = |group| answers::node_group_of_node(group, self.node_group(group), &*self.scale_ins);
+        let told = |of: (&Group, _)| answers::node_group_of_node(of, self.node_group(of.0), &*self.scale_ins);
         Ok(owner.map(told).unwrap_or_default())
     }
 

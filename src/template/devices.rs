@@ -6,7 +6,7 @@ use super::os::Os;
 use super::pods::Network;
 use crate::aws::{Accelerator, TypeInfo};
 use crate::cluster::NodeView;
-use crate::k8s::names;
+use crate::k8s::{names, quantity};
 
 /// The label by which cluster-autoscaler's AWS provider recognises GPU nodes (`GPULabel`).
 pub const LABEL: &str = "k8s.amazonaws.com/accelerator";
@@ -40,13 +40,27 @@ const NEURON_CORES: &str = "aws.amazon.com/neuroncore";
 /// mode](https://github.com/aws/amazon-vpc-resource-controller-k8s/blob/master/docs/windows/secondary_ip_mode_workflow.md).
 pub(super) const WINDOWS_ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
+const GAUDI: &str = "habana.ai/gaudi";
+const AMD_GPU: &str = "amd.com/gpu";
+
+/// What cluster-autoscaler takes for GPUs, from 1.35 on.
+///
+/// Source: `GPUVendorResourceNames` in
+/// [`gpu.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/utils/gpu/gpu.go).
+const GPUS: [&str; 5] = [names::NVIDIA_GPU, GAUDI, "gpu.intel.com/xe", AMD_GPU, "microsoft.com/directx"];
+
 /// Whether a Node has the GPU label and offers no GPU, as cluster-autoscaler reckons it.
 ///
 /// Source: `GetNodeGpuTarget` in
 /// [`gpu_processor.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/processors/customresources/gpu_processor.go).
 pub fn lacks_its_gpu(node: &NodeView) -> bool {
-    let has_some = || node.allocatable.get(names::NVIDIA_GPU).is_some_and(|count| count != "0");
-    node.labels.get(LABEL).is_some() && !has_some()
+    let offers = |gpu: &&str| node.allocatable.get(gpu).is_some_and(is_some);
+    node.labels.get(LABEL).is_some() && !GPUS.iter().any(offers)
+}
+
+/// Whether a quantity is more than none.
+pub(super) fn is_some(quantity: &str) -> bool {
+    quantity::parse(quantity).is_some_and(|number| number > 0.0)
 }
 
 /// Extended resources of a node.
@@ -88,8 +102,8 @@ pub(super) fn devices(accelerators: &[Accelerator]) -> BTreeMap<String, i64> {
 fn resource(accelerator: &Accelerator) -> Option<&'static str> {
     match accelerator.manufacturer.to_ascii_uppercase().as_str() {
         "NVIDIA" => Some(names::NVIDIA_GPU),
-        "AMD" => Some("amd.com/gpu"),
-        "HABANA" => Some("habana.ai/gaudi"),
+        "AMD" => Some(AMD_GPU),
+        "HABANA" => Some(GAUDI),
         "AWS" => Some("aws.amazon.com/neuron"),
         _ => None,
     }
@@ -107,17 +121,23 @@ mod tests {
 
     #[test]
     fn a_node_lacks_its_gpu_that_has_the_label_and_offers_none() {
-        let node = |labelled: bool, count: Option<&str>| {
+        let node = |labelled: bool, offered: &[(&str, &str)]| {
             let labels: BTreeMap<_, _> = labelled.then_some((LABEL, "nvidia-l4")).into_iter().collect();
-            let allocatable: BTreeMap<_, _> =
-                count.map(|count| (names::NVIDIA_GPU, count)).into_iter().collect();
+            let allocatable: BTreeMap<_, _> = offered.iter().copied().collect();
             let node = serde_json::json!({ "metadata": { "name": "n", "labels": labels }, "status": { "allocatable": allocatable } });
             NodeView::from(&serde_json::from_value::<Node>(node).expect("a Node"))
         };
-        for (labelled, count, lacks) in
-            [(true, None, true), (true, Some("0"), true), (true, Some("8"), false), (false, None, false)]
-        {
-            assert_eq!(lacks_its_gpu(&node(labelled, count)), lacks, "{labelled} {count:?}");
+        let nvidia = names::NVIDIA_GPU;
+        for (labelled, offered, lacks) in [
+            (true, &[][..], true),
+            (true, &[(nvidia, "0"), ("amd.com/gpu", "0"), ("cpu", "4")], true),
+            (true, &[(nvidia, "8")], false),
+            (false, &[], false),
+        ] {
+            assert_eq!(lacks_its_gpu(&node(labelled, offered)), lacks, "{labelled} {offered:?}");
+        }
+        for gpu in ["amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/xe", "microsoft.com/directx"] {
+            assert!(!lacks_its_gpu(&node(true, &[(nvidia, "0"), (gpu, "1")])), "{gpu}");
         }
     }
 

@@ -26,7 +26,8 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     let name = format!("{}-template-{}", facts.group, first.name);
     let types: Vec<_> = facts.type_names().collect();
     let mut labels = computed_labels(facts, zone, first, &name);
-    let model = model(facts, &types, first, figures);
+    let allocatable = quantities(&figures.allocatable, &facts.tags.resources);
+    let model = model(facts, &types, first, &allocatable);
     labels.extend(model.map(|model| (devices::LABEL.to_owned(), model.to_owned())));
     let learned = facts.learned.into_iter().flat_map(|learned| learned.labels_among(&types));
     labels.extend(learned.map(|(key, value)| (key.clone(), value.clone())));
@@ -39,7 +40,7 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
         spec: Some(NodeSpec { taints: taints(facts), ..NodeSpec::default() }),
         status: Some(NodeStatus {
             capacity: quantities(&figures.capacity, &facts.tags.resources),
-            allocatable: quantities(&figures.allocatable, &facts.tags.resources),
+            allocatable,
             conditions: conditions(),
             node_info: facts.described().and_then(node_info),
             ..NodeStatus::default()
@@ -84,9 +85,16 @@ fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
     Some(NodeSystemInfo { kubelet_version, ..NodeSystemInfo::default() })
 }
 
-/// The GPU model label, unless real nodes have shown whether they have it.
-fn model(facts: &Facts<'_>, types: &[&str], first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
-    let has_gpu = figures.capacity.devices.contains_key(names::NVIDIA_GPU);
+/// The GPU model label, unless real nodes have shown whether they have it. A node without a GPU has none, whatever its type: cluster-autoscaler
+/// from 1.35 on looks for the GPUs of one that has, and grows no group while such a node is to come.
+fn model(
+    facts: &Facts<'_>,
+    types: &[&str],
+    first: &TypeInfo,
+    allocatable: &BTreeMap<String, Quantity>,
+) -> Option<&'static str> {
+    let gpus = allocatable.get(names::NVIDIA_GPU).and_then(|quantity| quantity.string.as_deref());
+    let has_gpu = gpus.is_some_and(devices::is_some);
     let has_shown = |learned: &Learned| learned.has_seen_nodes() && !learned.is_of_other_types(types);
     let was_seen = facts.learned.is_some_and(has_shown);
     devices::model(first).filter(|_| has_gpu && !was_seen)

@@ -350,6 +350,24 @@ fn several_types_give_the_least_of_each_resource_and_the_labels_of_the_first() {
     assert_eq!(allocatable(&only_gpu, "nvidia.com/gpu").as_deref(), Some("1"));
 }
 
+/// cluster-autoscaler from 1.35 on looks for the GPUs of such a node, and while one is to come grows no group at all.
+#[test]
+fn a_gpus_model_is_no_label_where_the_tags_leave_no_gpu() {
+    let mut gpu = instance_type("g4dn.xlarge", 4, 16, 3, 10);
+    gpu.accelerators =
+        vec![Accelerator { manufacturer: "NVIDIA".into(), name: "T4".into(), count: 1, cores: 0 }];
+    let label = |tags: &[(&str, &str)], types: &[&TypeInfo]| {
+        labels(&template(types, tags)).get(devices::LABEL).cloned().unwrap_or_default()
+    };
+    assert_eq!(label(&[], &[&gpu]), "nvidia-tesla-t4");
+    for none in ["0", "0k"] {
+        assert_eq!(label(&[("resources/nvidia.com/gpu", none)], &[&gpu]), "", "{none}");
+    }
+    let without = instance_type("m5.xlarge", 4, 16, 4, 15);
+    assert_eq!(label(&[], &[&gpu, &without]), "", "the least of both has no GPU");
+    assert_eq!(label(&[("resources/nvidia.com/gpu", "1")], &[&gpu, &without]), "nvidia-tesla-t4");
+}
+
 #[test]
 fn where_only_memory_is_known_the_rest_is_as_if_no_node_had_been_seen() {
     let mut gpu = instance_type("g4dn.xlarge", 4, 16, 3, 10);
