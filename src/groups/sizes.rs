@@ -127,16 +127,45 @@ fn count(group: &AutoScalingGroup, such: impl Fn(&Instance) -> bool) -> i32 {
     group.live().filter(|&instance| such(instance)).count() as i32
 }
 
-/// Refuses what only this process, Launch or Terminate, could do, if AWS does not run it for the group now.
-fn runs(group: &AutoScalingGroup, process: &str) -> Result<(), SizeError> {
+/// How many instances the minimum lets go beside those that decrement: less than 0 if not even all of them.
+fn spare(group: &AutoScalingGroup, decrements: impl Fn(&Instance) -> bool) -> i32 {
+    wanted(group) - count(group, decrements) - group.min
+}
+
+/// A process of Auto Scaling without which a size does not change.
+#[derive(Clone, Copy)]
+enum Process {
+    Launch,
+    Terminate,
+}
+
+impl Process {
+    /// As AWS spells it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Launch => "Launch",
+            Self::Terminate => "Terminate",
+        }
+    }
+
+    /// What a group cannot do without it.
+    fn change(self) -> &'static str {
+        match self {
+            Self::Launch => "grow",
+            Self::Terminate => "shrink",
+        }
+    }
+}
+
+/// Refuses what only this process could do, if AWS does not run it for the group now.
+fn runs(group: &AutoScalingGroup, process: Process) -> Result<(), SizeError> {
     let why = match &group.frozen {
         _ if !suspends(group, process) => return Ok(()),
         Some(Frozen::OperatedBy(service)) => format!("{service} operates it, and alone may change it"),
         Some(Frozen::Deleting) => "it is being deleted".to_owned(),
-        None => format!("its process {process} is suspended"),
+        None => format!("its process {} is suspended", process.name()),
     };
-    let change = if process == "Launch" { "grow" } else { "shrink" };
-    Err(SizeError::Stopped { group: group.name.to_string(), change, why })
+    Err(SizeError::Stopped { group: group.name.to_string(), change: process.change(), why })
 }
 
 /// Whether AWS does not run this process for the group now. Without Launch it cannot grow, without Terminate not shrink; nor can one that
@@ -144,13 +173,13 @@ fn runs(group: &AutoScalingGroup, process: &str) -> Result<(), SizeError> {
 ///
 /// Source: [Suspend and resume
 /// processes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html).
-fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
-    group.frozen.is_some() || group.suspended.contains(process)
+fn suspends(group: &AutoScalingGroup, process: Process) -> bool {
+    group.frozen.is_some() || group.suspended.contains(process.name())
 }
 
 /// Whether no node of the group may leave for good: AWS ends none of its instances on request now.
 pub fn keeps_its_nodes(group: &AutoScalingGroup) -> bool {
-    suspends(group, "Terminate")
+    suspends(group, Process::Terminate)
 }
 
 /// Smallest and largest number of nodes, for cluster-autoscaler.
@@ -172,12 +201,12 @@ pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) ->
     let drained = count(group, |instance| leaves(instance) == Leaves::BeingDrained);
     if group.is_weighted() {
         let leaves = |instance: &Instance| leaves(instance) != Leaves::No;
-        let spare = if suspends(group, "Terminate") { 0 } else { weights::spare(group, leaves) };
+        let spare = if suspends(group, Process::Terminate) { 0 } else { weights::spare(group, leaves) };
         return (target - spare - drained, target);
     }
-    let may_grow = !suspends(group, "Launch");
+    let may_grow = !suspends(group, Process::Launch);
     let max = if may_grow { group.max } else { group.desired } - (group.desired - target);
-    let least = if suspends(group, "Terminate") {
+    let least = if suspends(group, Process::Terminate) {
         let decrements =
             |instance: &Instance| matches!(leaves(instance), Leaves::WithDecrement | Leaves::BeingDrained);
         target - i32::try_from(spare_missing(group, decrements)).unwrap_or_default()
@@ -195,8 +224,7 @@ pub fn spare_missing(group: &AutoScalingGroup, decrements: impl Fn(&Instance) ->
     if group.frozen.is_some() {
         return 0;
     }
-    let committed = wanted(group) - count(group, decrements);
-    group.missing().min(usize::try_from(committed - group.min).unwrap_or_default())
+    group.missing().min(usize::try_from(spare(group, decrements)).unwrap_or_default())
 }
 
 /// Refuses a group whose desired capacity is not ours to set.
@@ -217,7 +245,7 @@ pub fn increased(
         return Err(SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta });
     }
     in_instances(group)?;
-    runs(group, "Launch")?;
+    runs(group, Process::Launch)?;
     if group.desired >= group.max {
         return Err(above_max(group, delta, leaves));
     }
@@ -256,13 +284,28 @@ pub fn removable<'a>(
     if leaving.is_empty() {
         return Ok(());
     }
-    runs(group, "Terminate")?;
+    runs(group, Process::Terminate)?;
     if group.is_weighted() {
         return removable_units(group, &leaving, decrements);
     }
-    let size = wanted(group) - count(group, decrements) - leaving.len() as i32;
-    if size < group.min {
-        return Err(SizeError::BelowMin { group: group.name.to_string(), size, min: group.min });
+    let left = spare(group, decrements) - leaving.len() as i32;
+    if left < 0 {
+        let (name, min) = (group.name.to_string(), group.min);
+        return Err(SizeError::BelowMin { group: name, size: min + left, min });
+    }
+    Ok(())
+}
+
+/// [`removable`] in units: AWS refuses a decrement below the minimum.
+fn removable_units(
+    group: &AutoScalingGroup,
+    leaving: &[&str],
+    decrements: impl Fn(&Instance) -> bool,
+) -> Result<(), SizeError> {
+    let leaving: i32 = leaving.iter().map(|id| group.weight(id)).sum();
+    let units = weights::units(group, decrements) - leaving;
+    if units < group.min {
+        return Err(SizeError::BelowMinUnits { group: group.name.to_string(), units, min: group.min });
     }
     Ok(())
 }
@@ -276,7 +319,7 @@ pub fn to_keep<'a>(
     let mut spare = match group.is_weighted() {
         _ if keeps_its_nodes(group) => 0,
         true => weights::units(group, decrements) - group.min,
-        false => wanted(group) - count(group, decrements) - group.min,
+        false => spare(group, decrements),
     };
     let stays = |id: &&str| {
         let leaves = group.weight(id) <= spare;
@@ -284,20 +327,6 @@ pub fn to_keep<'a>(
         !leaves
     };
     leaving.into_iter().filter(stays).collect()
-}
-
-/// The same in units: AWS refuses a decrement below the minimum.
-fn removable_units(
-    group: &AutoScalingGroup,
-    leaving: &[&str],
-    accepted: impl Fn(&Instance) -> bool,
-) -> Result<(), SizeError> {
-    let leaving: i32 = leaving.iter().map(|id| group.weight(id)).sum();
-    let units = weights::units(group, accepted) - leaving;
-    if units < group.min {
-        return Err(SizeError::BelowMinUnits { group: group.name.to_string(), units, min: group.min });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tonic::Code;
 
 use super::deadline::Deadline;
 use super::deletion::{Deletion, NodeToDrain};
+use super::placeholders::Refusal;
 use super::proto::ExternalGrpcNode;
 use super::terminations::Sent;
 use super::{Provider, RpcError, SizingError};
@@ -241,8 +242,9 @@ impl Provider {
         match &done {
             Ok(()) => self.placeholders.given_up(&group.asg.name),
             Err(error) => {
-                let passes = error.code() != Code::FailedPrecondition;
-                self.placeholders.refused(&group.asg.name, passes, self.clock.now());
+                let lasts = error.code() == Code::FailedPrecondition;
+                let why = if lasts { Refusal::Lasts } else { Refusal::Passes };
+                self.placeholders.refused(&group.asg.name, why, self.clock.now());
             }
         }
         done
@@ -355,7 +357,7 @@ struct Described {
 const RECORDING: &str = "recording the scale-in";
 const OTHER_CHANGE: &str = "another change of the group";
 const NEVER_CAME: &str = "instances that never came";
-const NEVER_REGISTERED: &str = "more instances that never registered";
+const NEVER_REGISTERED: &str = "instances that never registered";
 
 fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
     view.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))

@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use super::RpcError;
 use super::error::excerpt;
 use super::proto::ExternalGrpcNode;
-use crate::aws::Instance;
+use crate::aws::{AutoScalingGroup, Instance};
 use crate::groups::sizes::{self, SizeError};
 use crate::groups::{Group, Snapshot};
-use crate::k8s::{InstanceId, NodeName, ProviderId};
+use crate::k8s::{GroupName, InstanceId, NodeName, ProviderId};
 use crate::scale_in::ScaleIns;
 
 /// The part of a batch that is still to be done.
@@ -41,37 +41,25 @@ pub struct NodeToDrain {
 }
 
 impl Deletion {
-    /// Checks that the group may shrink by the batch's instances, and keeps those without a Node and the placeholders that the minimum
-    /// then needs. An error if that is all there is to terminate.
-    fn check(
-        &mut self,
-        group: &Group,
-        scale_ins: &dyn ScaleIns,
-        being_terminated: &dyn Fn(&InstanceId) -> bool,
-    ) -> Result<(), RpcError> {
-        let will_decrement = |id: &InstanceId| scale_ins.will_decrement(id) || being_terminated(id);
-        let decrements = |instance: &Instance| will_decrement(&instance.id);
-        // One that is being recorded or terminated for another call counts already.
-        let is_new = |id: &&str| !will_decrement(&(*id).into());
-        let nodes: Vec<&str> = self.nodes.iter().map(|node| node.instance.as_str()).collect();
-        let before = |i: &Instance| {
-            decrements(i) || scale_ins.is_to_decrement(&group.asg.name, i) || nodes.contains(&i.id.as_str())
-        };
-        let new = || self.unregistered.iter().map(InstanceId::as_str).filter(is_new);
+    /// Keeps of what has no Node as much as the minimum needs once the nodes have left: instances first, then placeholders. An error if the
+    /// nodes may not all leave.
+    fn fit_to_minimum(&mut self, asg: &AutoScalingGroup, losses: &Losses<'_>) -> Result<(), SizeError> {
+        let nodes: Vec<&InstanceId> = self.nodes.iter().map(|node| &node.instance).collect();
         if !nodes.is_empty() {
-            sizes::removable(&group.asg, nodes.iter().copied().filter(is_new).chain(new()), decrements)?;
+            let all = losses.uncounted(nodes.iter().copied().chain(&self.unregistered));
+            sizes::removable(asg, all, |instance| losses.are_certain_of(&instance.id))?;
         }
-        if let Err(refused) = sizes::removable(&group.asg, new(), before) {
-            let stay = sizes::to_keep(&group.asg, new(), before);
-            if stay.len() == new().count() {
-                return Err(refused.into());
-            }
-            let stay: BTreeSet<InstanceId> = stay.into_iter().map(InstanceId::from).collect();
+        let before =
+            |instance: &Instance| losses.are_to_come_of(&asg.name, instance) || nodes.contains(&&instance.id);
+        let new = losses.uncounted(&self.unregistered);
+        if let Err(refused) = sizes::removable(asg, new.iter().copied(), before) {
+            let stay: BTreeSet<InstanceId> =
+                sizes::to_keep(asg, new, before).into_iter().map(InstanceId::from).collect();
             self.unregistered.retain(|id| !stay.contains(id));
             self.refused = Some(refused);
         }
-        let with_these = |i: &Instance| before(i) || self.unregistered.contains(&i.id);
-        self.placeholders.truncate(sizes::spare_missing(&group.asg, with_these));
+        let with_these = |instance: &Instance| before(instance) || self.unregistered.contains(&instance.id);
+        self.placeholders.truncate(sizes::spare_missing(asg, with_these));
         Ok(())
     }
 
@@ -131,7 +119,7 @@ impl Deletion {
                 },
             }
         }
-        deletion.check(group, scale_ins, being_terminated)?;
+        deletion.fit_to_minimum(&group.asg, &Losses { scale_ins, being_terminated })?;
         Ok(deletion)
     }
 
@@ -162,9 +150,32 @@ impl Deletion {
         }
         let have_come = &missing[..missing.len().saturating_sub(fresh.asg.missing())];
         self.placeholders.retain(|number| !have_come.contains(number));
-        self.check(fresh, scale_ins, being_terminated)?;
+        self.fit_to_minimum(&fresh.asg, &Losses { scale_ins, being_terminated })?;
         let given_up = self.placeholders.len() as i32;
         Ok((given_up > 0).then(|| fresh.asg.desired - given_up))
+    }
+}
+
+/// By whom the desired capacity is lowered beside a batch.
+struct Losses<'a> {
+    scale_ins: &'a dyn ScaleIns,
+    being_terminated: &'a dyn Fn(&InstanceId) -> bool,
+}
+
+impl Losses<'_> {
+    /// Whether it is by this one: its scale-in is accepted, or it is being terminated for another call.
+    fn are_certain_of(&self, id: &InstanceId) -> bool {
+        self.scale_ins.will_decrement(id) || (self.being_terminated)(id)
+    }
+
+    /// The same, with nodes that cluster-autoscaler drains itself.
+    fn are_to_come_of(&self, group: &GroupName, instance: &Instance) -> bool {
+        self.are_certain_of(&instance.id) || self.scale_ins.is_to_decrement(group, instance)
+    }
+
+    /// Those of these that do not count already.
+    fn uncounted<'i>(&self, ids: impl IntoIterator<Item = &'i InstanceId>) -> Vec<&'i str> {
+        ids.into_iter().filter(|id| !self.are_certain_of(id)).map(InstanceId::as_str).collect()
     }
 }
 
@@ -229,9 +240,8 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::aws::{AutoScalingGroup, Lifecycle, Weights};
+    use crate::aws::{Lifecycle, Weights};
     use crate::groups::sizes::Leaves;
-    use crate::k8s::GroupName;
     use crate::scale_in::{Accepted, IntentError};
 
     /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving, and so was `i-gone`.
@@ -490,10 +500,11 @@ mod tests {
         // Seven desired, one leaving.
         assert_eq!(read(4, &both).expect("fine"), deletion(&[], &["i-bare", "i-new"], &[]));
         assert_eq!(read(5, &both).expect("one of them"), one);
-        for (min, batch) in [(6, &both[..]), (5, &["i-1", "i-bare"]), (6, &["i-bare"])] {
-            let refused = read(min, batch);
-            assert!(matches!(refused, Err(RpcError::Size(SizeError::BelowMin { .. }))), "{refused:?}");
-        }
+        let refused = SizeError::BelowMin { group: "web".into(), size: 4, min: 6 };
+        let none_goes = Deletion { refused: Some(refused), ..Deletion::default() };
+        assert_eq!(read(6, &both).expect("none of them"), none_goes);
+        let with_a_node = read(5, &["i-1", "i-bare"]);
+        assert!(matches!(with_a_node, Err(RpcError::Size(SizeError::BelowMin { .. }))), "{with_a_node:?}");
         // The minimum is raised meanwhile.
         let mut deletion = read(4, &both).expect("fine");
         Arc::make_mut(&mut group.asg).min = 5;

@@ -56,6 +56,15 @@ const BACK_OFF: Duration = Duration::from_mins(5);
 /// Source: [Considerations for large clusters](https://kubernetes.io/docs/setup/best-practices/cluster-large/).
 const MOST_LISTED: usize = 5_000;
 
+/// Why a size could not be lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// For a reason that may be over at any moment.
+    Passes,
+    /// For one that somebody has to put right.
+    Lasts,
+}
+
 /// The placeholders of all groups.
 #[derive(Debug, Default)]
 pub struct Placeholders(Mutex<BTreeMap<GroupName, OfGroup>>);
@@ -205,9 +214,12 @@ impl Placeholders {
         }
     }
 
-    /// The group's size could not be lowered; `passes`: for a reason that may pass by itself.
-    pub fn refused(&self, group: &GroupName, passes: bool, now: Timestamp) {
-        let time = if passes { AFTER_FAILURE } else { AFTER_REFUSAL };
+    /// The group's size could not be lowered.
+    pub fn refused(&self, group: &GroupName, why: Refusal, now: Timestamp) {
+        let time = match why {
+            Refusal::Passes => AFTER_FAILURE,
+            Refusal::Lasts => AFTER_REFUSAL,
+        };
         let mut all = self.lock();
         let known = all.entry(group.clone()).or_default();
         known.numbers.going.clear();
@@ -354,7 +366,7 @@ mod tests {
         Arc::make_mut(&mut group.asg).desired = 2;
         assert_eq!(of(&placeholders, &group), [0, 3]);
         placeholders.giving_up(&"g".into(), &[3]);
-        placeholders.refused(&"g".into(), true, Timestamp::UNIX_EPOCH);
+        placeholders.refused(&"g".into(), Refusal::Passes, Timestamp::UNIX_EPOCH);
         Arc::make_mut(&mut group.asg).desired = 1;
         assert_eq!(of(&placeholders, &group), [3]);
     }
@@ -381,14 +393,14 @@ mod tests {
     #[test]
     fn a_refusal_is_remembered_for_a_while_or_until_it_works() {
         let (placeholders, now) = (Placeholders::default(), Timestamp::UNIX_EPOCH);
-        placeholders.refused(&"g".into(), false, now);
+        placeholders.refused(&"g".into(), Refusal::Lasts, now);
         assert!(placeholders.is_refused(&"g".into(), now + Duration::from_mins(9)));
         assert!(!placeholders.is_refused(&"h".into(), now));
         assert!(!placeholders.is_refused(&"g".into(), now + Duration::from_mins(10)));
-        placeholders.refused(&"g".into(), true, now);
+        placeholders.refused(&"g".into(), Refusal::Passes, now);
         assert!(placeholders.is_refused(&"g".into(), now + Duration::from_secs(29)));
         assert!(!placeholders.is_refused(&"g".into(), now + Duration::from_secs(30)));
-        placeholders.refused(&"g".into(), false, now);
+        placeholders.refused(&"g".into(), Refusal::Lasts, now);
         placeholders.given_up(&"g".into());
         assert!(!placeholders.is_refused(&"g".into(), now));
     }

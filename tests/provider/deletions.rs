@@ -196,6 +196,20 @@ async fn as_many_instances_that_never_registered_are_terminated_as_the_minimum_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_that_may_not_be_terminated_keeps_no_placeholder() {
+    let mut group = web(4).in_service(&["i-1", "i-2"]).limits(0, 10);
+    Arc::make_mut(&mut group.asg).suspended.insert("Terminate".into());
+    let world = World::with(group).registered(&["i-1"]).visited().await;
+    let mut batch = placeholders(2..4);
+    batch.push(unregistered("i-2"));
+    let kept = world.delete(batch).await.expect_err("it stays");
+    assert_eq!(kept.code(), Code::FailedPrecondition);
+    assert!(kept.message().contains("group web cannot shrink: its process Terminate is suspended"), "{kept}");
+    assert_eq!(world.asked(), [Asked::Set { from: 4, to: 2, protect: vec!["i-1".into(), "i-2".into()] }]);
+    assert_eq!(world.target_size().await, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_placeholder_keeps_its_name_until_it_is_given_up_or_has_come() {
     let world = World::with(web(4).in_service(&["i-1"]));
     let (one, two, three) = ("i-placeholder-web-1", "i-placeholder-web-2", "i-placeholder-web-3");
