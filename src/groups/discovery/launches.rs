@@ -93,3 +93,50 @@ impl Failing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tracing::Level;
+
+    use super::*;
+    use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
+    use crate::telemetry::captured::{self, warned_groups};
+
+    /// A group of which one instance lives.
+    fn group(desired: i32, fails: bool) -> Group {
+        let instance = Instance { id: "i-1".into(), lifecycle: Lifecycle::InService, ..Instance::default() };
+        let failure = LaunchFailure {
+            code: "VcpuLimitExceeded".into(),
+            message: "no more".into(),
+            out_of_resources: true,
+            launches: 1,
+        };
+        let asg = AutoScalingGroup {
+            name: "g".into(),
+            desired,
+            instances: vec![instance],
+            ..AutoScalingGroup::default()
+        };
+        Group { asg: Arc::new(asg), failure: fails.then_some(failure), ..Group::default() }
+    }
+
+    #[test]
+    fn a_group_that_tries_again_is_no_other_trouble_and_one_that_is_gone_is_forgotten() {
+        let (log, _guard) = captured::log(Level::INFO);
+        let mut launches = Launches::default();
+        for fails in [true, false, true] {
+            launches.note(&[group(2, fails)]);
+        }
+        assert_eq!(warned_groups(&log), ["g"]);
+        launches.note(&[group(1, false)]);
+        assert!(log.text().contains("given up"), "{}", log.text());
+        launches.note(&[group(2, true)]);
+        assert_eq!(warned_groups(&log), ["g", "g"]);
+        launches.note(&[]);
+        launches.note(&[group(2, false)]);
+        assert!(launches.failing.is_empty());
+        assert!(!log.text().contains("fail no more"), "{}", log.text());
+    }
+}
