@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::{Action, Plan};
 use super::class::{Class, is_patient, patient_until, unreadable_wishes};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
-use super::events::ScaleInEvent;
+use super::events::{ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
 use super::eviction_rate::Permit;
 use super::memory::{Obstacle, Task};
 use super::record::{Phase, Record};
@@ -29,6 +29,9 @@ const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// An eviction that has had no answer for this long counts as refused at the pod's last call: a webhook may hang three times as long.
 const UNANSWERED: SignedDuration = SignedDuration::from_secs(10);
+
+/// So many reasons for which evictions are refused are told of a node within five minutes: a webhook may say something else each time.
+const REASONS: usize = 3;
 
 /// A pod of the node with its class.
 type Classified<'a> = (&'a PodView, Class);
@@ -430,11 +433,39 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         let Some(Waiting { pod, why: WaitReason::Budget { words, .. } }) = blocked.first() else { continue };
         s.announce(plan, events::blocked(pod, blocked.len().saturating_sub(1), &names, words));
     }
-    for w in &waiting {
-        if let WaitReason::Refused(words) = &w.why {
-            s.announce(plan, events::eviction_refused(&w.pod, words));
-        }
-    }
+    announce_refused(s, &waiting, plan);
     plan.waiting = waiting;
     announce_slow(s, record, plan);
+}
+
+/// Announces who may not be evicted, and not for a budget: of a node, all of whom the API server says the same.
+fn announce_refused(s: &Situation<'_>, waiting: &[Waiting], plan: &mut Plan) {
+    let mut by_reason: BTreeMap<String, (&str, Vec<&PodName>)> = BTreeMap::new();
+    for Waiting { pod, why } in waiting {
+        if let WaitReason::Refused(words) = why {
+            by_reason.entry(reason_of(pod, words)).or_insert((words, Vec::new())).1.push(pod);
+        }
+    }
+    let is_recent = |at: &Timestamp| *at + ANNOUNCE_AGAIN_AFTER > s.now;
+    let announced = &s.memory.announced;
+    let is_of_these = |topic: &str, at| topic.starts_with(events::REFUSED) && is_recent(at);
+    let mut told = announced.iter().filter(|(topic, at)| is_of_these(topic, at)).count();
+    for (reason, (words, refused)) in by_reason {
+        let event = match refused[..] {
+            [pod] => events::eviction_refused(&reason, pod, words),
+            _ => events::evictions_refused(&reason, &refused, words),
+        };
+        let is_new = !announced.get(&event.topic).is_some_and(is_recent);
+        if is_new && told == REASONS {
+            continue;
+        }
+        told += usize::from(is_new);
+        s.announce(plan, event);
+    }
+}
+
+/// The API server's words, less what they say of this pod alone.
+fn reason_of(pod: &PodName, words: &str) -> String {
+    let quoted = |text: &str| format!("\"{text}\"");
+    words.replace(&quoted(&pod.namespace), "").replace(&pod.name, "")
 }

@@ -286,14 +286,28 @@ pub(super) fn blocked(pod: &PodName, more: usize, budget: &str, words: &str) -> 
     warning(Reason::Blocked, format!("budget {budget}"), note)
 }
 
-/// The API server refuses to evict a pod, and no budget is the reason.
-pub(super) fn eviction_refused(pod: &PodName, words: &str) -> ScaleInEvent {
+/// What the topics of refused evictions begin with.
+pub(super) const REFUSED: &str = "refused ";
+
+/// The API server refuses to evict a pod in these words, and no budget is the reason.
+pub(super) fn eviction_refused(reason: &str, pod: &PodName, words: &str) -> ScaleInEvent {
     let note = format!(
         "pod {} cannot be evicted, which is tried again; the API server says {}",
         cut_pod(pod),
         quoted(words, WORDS)
     );
-    warning(Reason::Blocked, format!("refused {pod}"), note)
+    warning(Reason::Blocked, format!("{REFUSED}{reason}"), note)
+}
+
+/// The same of several pods for one reason; these are its words about the first.
+pub(super) fn evictions_refused(reason: &str, refused: &[&PodName], words: &str) -> ScaleInEvent {
+    let note = format!(
+        "{} cannot be evicted, which is tried again: {}; the API server says {}",
+        pods(refused.len(), "pod"),
+        list_in(NAMES, refused.iter().map(ToString::to_string)),
+        quoted(words, WORDS)
+    );
+    warning(Reason::Blocked, format!("{REFUSED}{reason}"), note)
 }
 
 /// The phase has taken a minute. Not empty.
@@ -426,7 +440,7 @@ pub(super) fn queued(group: &str, ahead: &Ahead) -> ScaleInEvent {
     let Ahead { under_way, nodes, before, launches_fail } = ahead;
     let nodes = match &nodes[..] {
         [] => String::new(),
-        nodes => format!(". Under way: {}", list_in(NODES, nodes.iter().map(NodeName::to_string))),
+        nodes => format!(". Under way: {}", list_in(NAMES, nodes.iter().map(NodeName::to_string))),
     };
     let failing =
         launches_fail.as_ref().map(|code| format!(". Launches of the group fail: {}", quoted(code, 100)));
@@ -666,8 +680,8 @@ const WORDS: usize = 500;
 /// Room for a list, in bytes.
 const LIST: usize = 450;
 
-/// Room for one where much else is said.
-const NODES: usize = 250;
+/// Room for one of names, where much else is said, in bytes.
+const NAMES: usize = 250;
 
 /// The name of a group: AWS allows nearly every character in it, and 255 of them.
 fn name(group: &str) -> String {

@@ -1,16 +1,17 @@
 //! Draining: who is asked, in which order, and what is said of those who stay.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 
 use super::scene::*;
-use crate::cluster::{Answer, PodView};
+use crate::cluster::{Answer, PodName, PodView};
 use crate::groups::hooks::HookState;
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
-use crate::scale_in::events;
+use crate::scale_in::events::{self, Reason};
 use crate::scale_in::memory::Task;
 use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::OnDeadline;
@@ -233,6 +234,67 @@ fn what_the_api_server_refuses_for_another_reason_is_said_in_its_words() {
     let plan = scene.plan();
     let why = &plan.waiting[0].why;
     assert_eq!((evictions(&plan).len(), why), (1, &WaitReason::Refused("no".into())), "and is tried again");
+}
+
+/// The texts of refused evictions.
+fn refusals(plan: &Plan) -> Vec<String> {
+    let note = |action: Action| match action {
+        Action::Announce(event) if event.reason == Reason::Blocked => Some(event.note),
+        _ => None,
+    };
+    all(plan).into_iter().filter_map(note).collect()
+}
+
+/// Thirty pods whose evictions were refused in these words.
+fn thirty_refused(words: impl Fn(&PodView) -> String) -> Scene {
+    let mut scene = (0..30).fold(node().by_autoscaler(), |scene, n| {
+        let mut pod = pod(&format!("web-{n}"));
+        pod.name.namespace = if n % 2 == 0 { "shop".into() } else { "bank".into() };
+        scene.with(pod)
+    });
+    scene.plan();
+    for pod in scene.pods.clone().unwrap_or_default().into_values() {
+        scene.answered(&pod.name.name, Answer::Unclear(words(&pod)));
+    }
+    scene
+}
+
+#[test]
+fn pods_that_the_api_server_refuses_for_one_reason_are_told_of_together() {
+    let words = |pod: &PodView| {
+        let PodName { namespace, name } = &pod.name;
+        format!(
+            "pods \"{name}\" is forbidden: User \"ebbtide\" cannot create resource \"pods/eviction\" in the namespace \"{namespace}\""
+        )
+    };
+    let mut scene = thirty_refused(words);
+    let told = refusals(&scene.plan());
+    let [note] = &told[..] else { panic!("{told:?}") };
+    assert!(note.starts_with("30 pods cannot be evicted, which is tried again: "), "{note}");
+    for part in ["bank/web-1", "shop/web-0", " more; the API server says \"pods 'web-", "pods/eviction"] {
+        assert!(note.contains(part), "{part} in {note}");
+    }
+    scene.later(299);
+    assert_eq!(refusals(&scene.plan()), [""; 0]);
+    scene.later(1);
+    assert_eq!(refusals(&scene.plan()).len(), 1);
+}
+
+#[test]
+fn of_a_node_whose_pods_are_each_refused_in_other_words_a_few_are_told() {
+    let requests = Cell::new(0);
+    let mut scene = thirty_refused(|_| {
+        requests.update(|request| request + 1);
+        format!("request {} failed", requests.get())
+    });
+    assert_eq!(refusals(&scene.plan()).len(), 3);
+    for n in 0..30 {
+        scene.later(1);
+        scene.answered("web-7", Answer::Unclear(format!("try {n} failed")));
+        assert_eq!(refusals(&scene.plan()), [""; 0]);
+    }
+    scene.later(270);
+    assert_eq!(refusals(&scene.plan()).len(), 3);
 }
 
 #[test]

@@ -30,6 +30,7 @@ fn every_event(
         .collect();
     let nodes = pods.iter().map(|pod| pod.name.as_str().into()).collect();
     let ahead = Ahead { under_way: 2, nodes, before: 3, launches_fail: Some(words.into()) };
+    let refused: Vec<_> = pods.iter().collect();
     vec![
         events::draining(Cause::Autoscaler, instance, Some(at(0)), true),
         events::draining_again(),
@@ -41,7 +42,8 @@ fn every_event(
         events::released(instance, group),
         events::node_deleted(instance, Duration::from_mins(15)),
         events::blocked(pod, 1, budget, words),
-        events::eviction_refused(pod, words),
+        events::eviction_refused(words, pod, words),
+        events::evictions_refused(words, &refused, words),
         events::waiting(&waiting),
         events::waiting_for_load_balancers(&["k8s-web", "k8s-db"], at(0)),
         events::waiting_for_anothers_hook(instance, group),
@@ -135,6 +137,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInBlocked",
         "pod shop/web-1 cannot be evicted, which is tried again; the API server says \"pods 'web-1' is forbidden\"",
+    ),
+    (
+        "Warning",
+        "ScaleInBlocked",
+        "2 pods cannot be evicted, which is tried again: shop/web-1, shop/web-2; the API server says \"pods 'web-1' is forbidden\"",
     ),
     (
         "Normal",
