@@ -9,7 +9,7 @@ use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 use super::action::Action;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName, PodView};
-use crate::k8s::InstanceId;
+use crate::k8s::{GroupName, InstanceId};
 
 /// How a pod was asked to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +40,8 @@ pub(super) enum Outcome {
     Asked {
         pod: PodName,
         uid: String,
+        /// The grace that was asked for, in seconds; `None`: the pod's own.
+        grace: Option<i64>,
         answer: Answer,
         budgets: Vec<BudgetSeen>,
         how: Removal,
@@ -67,6 +69,8 @@ pub(super) enum Outcome {
     },
     Terminated {
         noted_at: Timestamp,
+        group: GroupName,
+        instance: InstanceId,
         result: Result<(), AwsError>,
     },
     Completed {

@@ -13,7 +13,7 @@ use super::events::ScaleInEvent;
 use super::outcome::{Outcome, Removal};
 use super::terminate::{self, Termination};
 use crate::aws::Operation;
-use crate::cluster::{About, Answer, ApiError, NodeView, PodName};
+use crate::cluster::{About, ApiError, NodeView, PodName};
 use crate::k8s::{InstanceId, names};
 use crate::telemetry::chain;
 
@@ -34,10 +34,13 @@ pub(super) fn perform(
         Action::Evict { pod, uid, grace, budgets, owner, returned } => {
             let under_way = shared.eviction_rate.begin();
             async move {
-                let answer = evict(&shared, &node, &pod, &uid, grace).await;
+                // This is the one place that would make an EvictionRequest (`lifecycle.k8s.io`) instead, once those are no longer alpha:
+                // who interprets them (a controller, the pod's own) decides how the pod leaves, and the request's status would be the
+                // answer (https://github.com/kubernetes/enhancements/tree/master/keps/sig-apps/4563-eviction-request-api).
+                let answer = shared.cluster.evict(&pod, &uid, grace).await;
                 drop(under_way);
                 let owner = Some((owner, returned));
-                Outcome::Asked { pod, uid, answer, budgets, how: Removal::Eviction, owner }
+                Outcome::Asked { pod, uid, grace, answer, budgets, how: Removal::Eviction, owner }
             }
             .boxed()
         }
@@ -167,21 +170,6 @@ async fn is_deletable(shared: &Shared, node: &NodeView, instance: &InstanceId) -
     false
 }
 
-/// Evicts a pod. This is the one place that would make an EvictionRequest (`lifecycle.k8s.io`) instead, once those are no longer alpha:
-/// who interprets them (a controller, the pod's own) decides how the pod leaves, and the request's status would be the [`Answer`].
-///
-/// Source: [KEP-4563](https://github.com/kubernetes/enhancements/tree/master/keps/sig-apps/4563-eviction-request-api).
-async fn evict(shared: &Shared, node: &NodeView, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
-    let answer = shared.cluster.evict(pod, uid, grace).await;
-    // An Event tells of a budget that blocks; no log line for each try.
-    if matches!(answer, Answer::Blocked(_)) {
-        tracing::debug!(node = node.name.as_str(), pod = %pod, answer = answer.to_string(), "eviction asked for");
-    } else {
-        tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = answer.to_string(), "eviction asked for");
-    }
-    answer
-}
-
 async fn guard(shared: &Shared, pod: &PodName, uid: &str, on: bool) -> Result<(), ApiError> {
     let annotations = if on {
         json!({ names::ENABLE_DS_EVICTION: "false", names::GUARDED: "true" })
@@ -217,9 +205,8 @@ async fn delete(
         shared.leadership.leads() && now.is_some_and(|node| node.scale_in().is_some())
     };
     let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
-    tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = answer.to_string(), "deletion asked for");
     let how = if owner.is_some() { Removal::Deletion } else { Removal::DaemonSet };
-    Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner }
+    Outcome::Asked { pod, uid, grace, answer, budgets: Vec::new(), how, owner }
 }
 
 pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: ScaleInEvent) -> Outcome {

@@ -10,7 +10,7 @@ use super::outcome::{Outcome, Removal};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName, PodView};
-use crate::k8s::InstanceId;
+use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
 /// Pause after a write conflict: the newer Node is known by now.
@@ -41,6 +41,7 @@ impl Worker {
         match outcome {
             Outcome::NodeWritten(Ok(node), then) => {
                 self.memory.note_written(&node, now);
+                self.tell_that_writes_work();
                 self.tell_of_same_writes();
                 self.shared.nodes.update(NodeView::clone(&node));
                 for action in then {
@@ -48,7 +49,8 @@ impl Worker {
                 }
             }
             Outcome::NodeWritten(Err(error), then) => self.hear_of_failed_write(&error, &then),
-            Outcome::Asked { pod, uid, answer, budgets, how, owner } => {
+            Outcome::Asked { pod, uid, grace, answer, budgets, how, owner } => {
+                self.tell_answer(&pod, &uid, grace, &answer, how);
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
                 // One that was refused is still there, and waited for like any other.
                 if let Some((owner, again)) = owner.filter(|_| goes) {
@@ -71,13 +73,12 @@ impl Worker {
             Outcome::PodsListed(pods) => self.hear_of_pods(pods),
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
             Outcome::NotHeld { noted_at, unknown } => {
-                if let Some(error) = unknown {
-                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "the lifecycle hook could not be looked up before a termination: not terminated, tried again");
-                }
+                self.tell_of_look_up(unknown);
                 self.not_terminated(noted_at);
             }
             Outcome::NotSent { noted_at } => self.not_terminated(noted_at),
-            Outcome::Terminated { noted_at, result } => {
+            Outcome::Terminated { noted_at, group, instance, result } => {
+                self.tell_of_termination(&group, &instance, &result);
                 if result.is_ok() {
                     self.note_release();
                 }
@@ -95,6 +96,45 @@ impl Worker {
                 self.memory.failed(&Task::Delete, now, Some(pause));
             }
             Outcome::GivenUp | Outcome::Announced => {}
+        }
+    }
+
+    /// Tells what the API server said when a pod was asked to go: of answers that come again and again, the first of each kind. Events tell of
+    /// budgets that block, and of what is refused.
+    fn tell_answer(&mut self, pod: &PodName, uid: &str, grace: Option<i64>, answer: &Answer, how: Removal) {
+        let is_news = self.told.is_news(uid, answer) && !matches!(answer, Answer::Blocked(_));
+        let asked = if how == Removal::Eviction { "eviction asked for" } else { "deletion asked for" };
+        let (node, answer) = (self.name.as_str(), answer.to_string());
+        if is_news {
+            tracing::info!(node, pod = %pod, grace, answer, "{asked}");
+        } else {
+            tracing::debug!(node, pod = %pod, grace, answer, "{asked}");
+        }
+    }
+
+    /// Tells that the hook could not be looked up, if it was not, before a termination.
+    fn tell_of_look_up(&mut self, unknown: Option<AwsError>) {
+        let Some(error) = unknown else { return };
+        if let Some(lasted) = self.told.look_ups.failed() {
+            let outage_seconds = lasted.as_secs();
+            tracing::warn!(node = self.name.as_str(), outage_seconds, error = %chain(&error), "the lifecycle hook could not be looked up before a termination: not terminated, tried again");
+        }
+    }
+
+    fn tell_of_termination(
+        &mut self,
+        group: &GroupName,
+        instance: &InstanceId,
+        result: &Result<(), AwsError>,
+    ) {
+        let Err(error) = result else {
+            self.told.look_ups.recovered();
+            self.told.terminations.recovered();
+            return;
+        };
+        if let Some(lasted) = self.told.terminations.failed() {
+            let (node, outage_seconds) = (self.name.as_str(), lasted.as_secs());
+            tracing::warn!(node, group = group.as_str(), instance = instance.as_str(), outage_seconds, error = %chain(error), "termination failed or not confirmed: what a refresh shows decides");
         }
     }
 
@@ -188,12 +228,22 @@ impl Worker {
         let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
         if pause.is_none() && !matches!(error, ApiError::DryRun) {
             let words = chain(error);
-            tracing::warn!(node = self.name.as_str(), error = %words, "the Node could not be written: tried again");
+            if let Some(lasted) = self.told.node_writes.failed() {
+                let outage_seconds = lasted.as_secs();
+                tracing::warn!(node = self.name.as_str(), outage_seconds, error = %words, "the Node could not be written: tried again");
+            }
             self.memory.not_written = Some(words);
         }
         self.memory.note_not_written(then, pause, self.shared.clock.now());
         if pause.is_some() {
             self.tell_of_same_writes();
+        }
+    }
+
+    fn tell_that_writes_work(&mut self) {
+        if let Some(lasted) = self.told.node_writes.recovered() {
+            let outage_seconds = lasted.as_secs();
+            tracing::info!(node = self.name.as_str(), outage_seconds, "the Node can be written again");
         }
     }
 
@@ -241,11 +291,17 @@ impl Worker {
 
     fn hear_of_daemon_set(&mut self, uid: String, exists: &Result<bool, ApiError>) {
         let now = self.shared.clock.now();
+        if exists.is_ok() {
+            self.told.daemon_sets.recovered();
+        }
         match exists {
             Ok(true) => self.memory.put_off(&Task::DaemonSet(uid), now, SOON_SEEN),
             Ok(false) => _ = self.memory.deleted_daemon_sets.insert(uid),
             Err(error) => {
-                tracing::warn!(node = self.name.as_str(), error = %chain(error), "DaemonSet could not be looked up: its pods stay until it is known to be deleted");
+                if let Some(lasted) = self.told.daemon_sets.failed() {
+                    let outage_seconds = lasted.as_secs();
+                    tracing::warn!(node = self.name.as_str(), outage_seconds, error = %chain(error), "DaemonSet could not be looked up: its pods stay until it is known to be deleted");
+                }
                 self.memory.failed(&Task::DaemonSet(uid), now, None);
             }
         }
@@ -256,6 +312,7 @@ impl Worker {
         self.memory.note_completion(&result, now);
         match result {
             Ok(()) => {
+                self.told.completions.recovered();
                 self.note_release();
                 self.shared.holds.note_completed(instance, now);
                 tracing::info!(
@@ -267,7 +324,10 @@ impl Worker {
             }
             Err(AwsError::NoActiveHook { .. }) => {}
             Err(error) => {
-                tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hook not completed: tried again; after five minutes no more heartbeats are sent and the hook times out");
+                if let Some(lasted) = self.told.completions.failed() {
+                    let outage_seconds = lasted.as_secs();
+                    tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), outage_seconds, error = %chain(&error), "lifecycle hook not completed: tried again; after five minutes no more heartbeats are sent and the hook times out");
+                }
                 self.tell_of_timeout(hook, instance, now);
             }
         }

@@ -64,7 +64,8 @@ pub(super) async fn as_noted(
     if !may_be_sent() {
         return Outcome::NotSent { noted_at };
     }
-    Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
+    let (group, instance) = (one.group.clone(), one.instance.clone());
+    Outcome::Terminated { noted_at, group, instance, result: terminate(&shared, one, lock).await }
 }
 
 /// Whether the group takes it out by itself by now, or somebody has set it aside; `None`: AWS does not say.
@@ -84,17 +85,19 @@ fn is_still_noted(shared: &Shared, one: &Termination, under_hook: bool) -> bool 
     })
 }
 
-/// Terminates an instance that its group retains and that has no Node. The desired capacity does not count it. Returns whether
-/// AWS was asked: not if another process leads by now.
-pub(super) async fn retained(shared: &Shared, group: GroupName, instance: InstanceId) -> bool {
+/// Terminates an instance that its group retains and that has no Node. The desired capacity does not count it. `None`: AWS was not asked,
+/// as another process leads by now.
+pub(super) async fn retained(
+    shared: &Shared,
+    group: GroupName,
+    instance: InstanceId,
+) -> Option<Result<(), AwsError>> {
     let lock = shared.groups.shared_lock(&group).await;
-    let leads = shared.leadership.leads();
-    if leads {
-        // What a refresh shows decides.
-        let one = Termination { node: None, group, instance, decrement: false };
-        let _ = terminate(shared, one, lock).await;
+    if !shared.leadership.leads() {
+        return None;
     }
-    leads
+    let one = Termination { node: None, group, instance, decrement: false };
+    Some(terminate(shared, one, lock).await)
 }
 
 /// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain
@@ -111,6 +114,7 @@ async fn is_held_by_ours_alone(shared: &Shared, one: &Termination) -> Result<(),
     }
 }
 
+/// The caller tells of an error.
 async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> Result<(), AwsError> {
     let Termination { node, group, instance, decrement } = one;
     let began = shared.clock.wall();
@@ -133,10 +137,8 @@ async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> 
             // Still under the lock: sizes are decided from the view.
             shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
         }
-        Err(error) => {
-            tracing::warn!(node, group = group.as_str(), instance = instance.as_str(), error = %chain(error), "termination failed or not confirmed: what a refresh shows decides");
-            shared.groups.refresh_soon();
-        }
+        // What a refresh shows decides.
+        Err(_) => shared.groups.refresh_soon(),
     }
     drop(lock);
     result

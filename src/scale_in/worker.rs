@@ -262,6 +262,7 @@ impl Worker {
         let is_relisting = self.is_relisting();
         let pods = self.pods.by_uid.borrow();
         self.memory.note_pods(&pods, now);
+        self.told.note_pods(&pods);
         if is_listed && !is_relisting {
             self.memory.note_daemons(&pods, &self.shared.settings.flush, now);
         }

@@ -6,7 +6,9 @@ use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, TerminationC
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
+use tracing::Level;
 
 use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements, has_exited, is_asked};
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
@@ -139,6 +141,30 @@ async fn a_retained_instance_without_a_node_is_ended_without_a_decrement_where_i
         assert_eq!((there(&scene.world), ended(&scene.world).len()), (!is_ours, usize::from(is_ours)));
         assert_eq!(decrements(&scene.world), 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retained_instance_without_a_node_that_aws_does_not_let_be_ended_is_told_of_and_not_at_every_try() {
+    let (log, _guard) = captured::log(Level::WARN);
+    let scene = Scene::configured(held_group(2, 60), of_ours()).await;
+    scene.world.kubelets("theirs", |spec| spec.boots_after(1_000_000));
+    scene.world.aws.add_group(theirs().retaining().tag(OURS, "owned"));
+    scene.pass_some(seconds(120)).await;
+    scene.world.aws.deny(TERMINATE, true);
+    let instance = scene.world.aws.add_instance("theirs", LifecycleState::TerminatingRetained);
+    let instance = instance.expect("an instance");
+    let tried = |w: &World| aws_moments(w, |e| matches!(e, Event::Called { operation: TERMINATE, .. })).len();
+    scene.until(|w| tried(w) == 6).await;
+    let told: Vec<_> = log
+        .text()
+        .lines()
+        .filter(|line| line.contains("termination of a retained"))
+        .map(str::to_owned)
+        .collect();
+    assert!(told.len() == 1 && told[0].contains(&instance) && told[0].contains("not authorized"), "{told:?}");
+    scene.world.aws.deny(TERMINATE, false);
+    let is_out = |w: &World| w.aws.group("theirs").is_some_and(|group| group.instances.is_empty());
+    scene.until(is_out).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ebbtide::config::Config;
 use ebbtide::sim::aws::QueueSpec;
-use ebbtide::sim::cluster::{budget, pod};
+use ebbtide::sim::cluster::{Verb, budget, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::LogFormat;
@@ -13,8 +13,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::Value;
 use tracing::Level;
 
-use crate::journal_queries::is_asked;
-use crate::scene::{Cause, Machine, Scene, held_group};
+use crate::journal_queries::{is_asked, notes};
+use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
 /// A scale-in on which a budget blocks for a while, with a kill in the middle of it. Returns the node, and the one that stays.
 async fn scale_in() -> [Machine; 2] {
@@ -98,4 +98,34 @@ async fn an_event_that_is_a_warning_is_one_in_the_log_and_no_other_is() {
         assert!(levels.contains(&told), "{levels:?}");
     }
     assert!(!levels.contains(&("ScaleInBlocked", "INFO")), "{levels:?}");
+}
+
+/// How many lines have these words.
+fn count(log: &Log, words: &str) -> usize {
+    lines(log).iter().filter(|line| line.contains(words)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_that_are_refused_for_good_flood_neither_the_log_nor_the_events_of_a_node() {
+    let scene = Scene::with(held_group(2, 600)).await;
+    let machine = scene.first();
+    for n in 0..20 {
+        let name = format!("web-{n}");
+        scene.run([pod(name.as_str()).on(&machine.name)]).await;
+        scene.world.cluster.deny(Verb::Create, "pods/eviction", name.as_str());
+    }
+    let (log, _guard) = captured::log(Level::INFO);
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(620)).await;
+    assert_eq!(count(&log, "eviction asked for"), 20, "{}", log.text());
+    let told = notes(&scene.world, &machine, "ScaleInBlocked");
+    assert!((2..=3).contains(&told.len()), "{told:#?}");
+    assert!(
+        told[1].starts_with("20 pods cannot be evicted") && told[1].contains("denied the request"),
+        "{told:#?}"
+    );
+    scene.world.cluster.no_more_faults();
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(count(&log, "eviction asked for"), 40, "that each goes is told as well");
 }

@@ -259,8 +259,12 @@ async fn forty_terminations_at_once_cost_one_look_at_their_group() {
 
 #[tokio::test(start_paused = true)]
 async fn what_aws_refuses_for_good_is_told_on_the_node_in_its_own_words() {
-    for (group, operation) in [(group(2), TERMINATE), (held_group(2, 60), Operation::CompleteLifecycleAction)]
-    {
+    let cases = [
+        (group(2), TERMINATE, "termination failed or not confirmed"),
+        (held_group(2, 60), Operation::CompleteLifecycleAction, "lifecycle hook not completed"),
+    ];
+    for (group, operation, line) in cases {
+        let (log, _guard) = captured::log(Level::WARN);
         let scene = Scene::with(group).await;
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name)]).await;
@@ -270,6 +274,7 @@ async fn what_aws_refuses_for_good_is_told_on_the_node_in_its_own_words() {
         let told = notes(&scene.world, &machine, "ScaleInRefused");
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].contains("not authorized") && told[0].contains(operation.name()), "{told:?}");
+        assert_eq!(log.text().matches(line).count(), 1, "not at every try: {}", log.text());
         scene.world.aws.deny(operation, false);
         scene.until_gone(&machine).await;
         assert!(!a_hook_timed_out(&scene.world));
@@ -280,7 +285,7 @@ async fn what_aws_refuses_for_good_is_told_on_the_node_in_its_own_words() {
 async fn where_the_hook_can_never_be_completed_it_ends_by_its_time_out_after_the_drain() {
     let (log, _guard) = captured::log(Level::WARN);
     let told = |words: &str| log.text().matches(words).count();
-    let scene = Scene::with(held_group(2, 60)).await;
+    let scene = Scene::with(held_group(2, 300)).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(900).exits_after(700)]).await;
     scene.world.aws.deny(Operation::CompleteLifecycleAction, true);
@@ -289,7 +294,7 @@ async fn where_the_hook_can_never_be_completed_it_ends_by_its_time_out_after_the
     scene.pass_some(seconds(290)).await;
     assert!(told("after five minutes no more heartbeats are sent") > 0, "{}", log.text());
     assert_eq!(told("no more heartbeats are sent for the instance"), 0);
-    assert!(scene.world.until(seconds(130), a_hook_timed_out).await);
+    assert!(scene.world.until(seconds(330), a_hook_timed_out).await);
     assert_eq!(told("no more heartbeats are sent for the instance"), 1, "{}", log.text());
     assert_eq!(told("heartbeats go on"), 0);
     assert!(has_exited(&scene.world, "web"));

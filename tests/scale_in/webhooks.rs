@@ -197,6 +197,8 @@ async fn a_record_that_takes_as_long_as_a_webhook_may_is_written_though_the_rpc_
 /// Nothing is on record of it, so nobody is asked to leave.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_a_webhook_lets_nobody_write_is_told_with_the_webhooks_words() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let lines = |words: &str| log.text().matches(words).count();
     let scene = Scene::with(held_group(2, 60)).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
@@ -205,9 +207,11 @@ async fn a_node_that_a_webhook_lets_nobody_write_is_told_with_the_webhooks_words
     scene.pass_some(seconds(240)).await;
     let told = notes(&scene.world, &machine, "ScaleInNotWritten");
     assert!(told.len() == 1 && told[0].contains("denied the request"), "{told:?}");
+    assert_eq!(lines("the Node could not be written"), 1, "{}", log.text());
     scene.world.cluster.no_more_faults();
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
+    assert_eq!(lines("the Node can be written again"), 1, "{}", log.text());
     assert_eq!(notes(&scene.world, &machine, "ScaleInNotWritten").len(), 1);
 }
 

@@ -116,18 +116,21 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Instances whose heartbeats, or completions, AWS does not take.
+/// Instances whose heartbeats, completions or terminations AWS does not take.
 #[derive(Debug, Default)]
 struct Failing(BTreeMap<InstanceId, Outage>);
 
 impl Failing {
     /// Tells of a failure, not at every try, and of its end.
     fn tell(&mut self, held: &BTreeMap<InstanceId, Held>, done: &Done) {
-        let Done::Step { instance, pause, error, .. } = done else { return };
+        let Done::Step { step, instance, pause, error, .. } = done else { return };
         let group = held.get(instance).map(|held| held.group.as_str());
         let name = instance.as_str();
+        let is_termination = *step == Step::Terminate;
         let Some(error) = error else {
-            if let Some(lasted) = self.0.remove(instance).and_then(|mut outage| outage.recovered()) {
+            let lasted = self.0.remove(instance).and_then(|mut outage| outage.recovered());
+            // That one is terminated is told anyway.
+            if let Some(lasted) = lasted.filter(|_| !is_termination) {
                 let outage_seconds = lasted.as_secs();
                 tracing::info!(
                     group,
@@ -138,8 +141,11 @@ impl Failing {
             }
             return;
         };
-        if let Some(lasted) = self.0.entry(instance.clone()).or_default().failed() {
-            let (outage_seconds, again_seconds) = (lasted.as_secs(), pause.as_secs());
+        let Some(lasted) = self.0.entry(instance.clone()).or_default().failed() else { return };
+        let (outage_seconds, again_seconds) = (lasted.as_secs(), pause.as_secs());
+        if is_termination {
+            tracing::warn!(group, instance = name, outage_seconds, again_seconds, error = %chain(error), "termination of a retained instance failed, and is tried again");
+        } else {
             tracing::warn!(group, instance = name, outage_seconds, again_seconds, error = %chain(error), "heartbeat or completion of the lifecycle hook failed, and is tried again");
         }
     }
@@ -222,12 +228,16 @@ struct One {
 
 async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
     let (pause, error) = if step == Step::Terminate {
-        let is_asked = terminate::retained(&shared, one.group, one.instance.clone()).await;
-        (if is_asked { ENDED_BY_THEN } else { FOREIGN }, None)
+        match terminate::retained(&shared, one.group, one.instance.clone()).await {
+            Some(Ok(()) | Err(AwsError::DryRun { .. })) => (ENDED_BY_THEN, None),
+            Some(Err(error)) => (ENDED_BY_THEN, Some(error)),
+            None => (FOREIGN, None),
+        }
     } else {
         tell_hook(&shared, &mut one, step).await
     };
     Done::Step {
+        step,
         instance: one.instance,
         pause,
         renewed: one.renewed,

@@ -111,6 +111,7 @@ impl Fate {
 pub(super) enum Done {
     /// A step was sent.
     Step {
+        step: Step,
         instance: InstanceId,
         /// The next is due after this time.
         pause: SignedDuration,
@@ -325,7 +326,7 @@ pub(super) fn questions_due(
 /// Notes the result of a call.
 pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
-        Done::Step { instance, pause, renewed, too_early, ends, error } => {
+        Done::Step { instance, pause, renewed, too_early, ends, error, .. } => {
             if let Some(held) = held.get_mut(&instance) {
                 held.renewed = renewed;
                 if held.is_presumed && renewed.is_none() {

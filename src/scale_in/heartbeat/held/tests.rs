@@ -185,7 +185,15 @@ fn a_call_that_ends_is_of_one_instance_and_no_other() {
     let pause = SignedDuration::from_secs(24);
     hear(
         &mut held,
-        Done::Step { instance: "i-2".into(), pause, renewed: None, too_early: None, ends: None, error: None },
+        Done::Step {
+            step: Step::Heartbeat,
+            instance: "i-2".into(),
+            pause,
+            renewed: None,
+            too_early: None,
+            ends: None,
+            error: None,
+        },
         at(100),
     );
     assert_eq!((held["i-1"].in_flight, held["i-1"].next), (true, at(30)));
@@ -200,6 +208,7 @@ fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is
         let error = fails.then(|| AwsError::Unreachable { operation, source: "timed out".into() });
         let (pause, renewed) = (SignedDuration::from_secs(1), None);
         let done = Done::Step {
+            step: Step::Heartbeat,
             instance: "i-1".into(),
             pause,
             renewed,
@@ -258,7 +267,19 @@ fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_n
     let beat = |held: &mut _, too_early: Option<i64>, renewed: Option<i64>| {
         let (instance, pause) = ("i-1".into(), SignedDuration::from_secs(5));
         let (renewed, too_early) = (renewed.map(at), too_early.map(at));
-        hear(held, Done::Step { instance, pause, renewed, too_early, ends: None, error: None }, at(0));
+        hear(
+            held,
+            Done::Step {
+                step: Step::Heartbeat,
+                instance,
+                pause,
+                renewed,
+                too_early,
+                ends: None,
+                error: None,
+            },
+            at(0),
+        );
     };
     beat(&mut held, Some(600), None);
     assert_eq!((held["i-1"].counts(), held["i-1"].since), (false, Some(at(600))));
