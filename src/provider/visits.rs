@@ -98,10 +98,10 @@ impl Visits {
         visit.unseen
     }
 
-    /// Whether cluster-autoscaler may have been answered by another process so lately that what that did does not show yet.
+    /// Whether cluster-autoscaler has come from another process so lately that what that did does not show yet. Whoever asks without a
+    /// Refresh or a question about sizes before is a person, not cluster-autoscaler in the middle of its loop.
     pub(super) fn may_be_unseen(&self, now: Timestamp) -> bool {
-        let visit = self.0.lock();
-        visit.is_missing(now) || elapsed(visit.came, now) < UNSEEN_FOR
+        elapsed(self.0.lock().came, now) < UNSEEN_FOR
     }
 
     fn looked(&self, came: Timestamp) {
@@ -118,7 +118,7 @@ mod tests {
     fn loops(seconds: &[(i64, bool)]) {
         let visits = Visits::default();
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
-        assert!(visits.may_be_unseen(at(0)), "it was never here");
+        assert!(!visits.may_be_unseen(at(0)), "it was never here");
         for &(second, expected) in seconds {
             visits.note(at(second), true);
             visits.note(at(second + 2), false);
@@ -145,7 +145,9 @@ mod tests {
         for second in (0..100).step_by(10) {
             visits.note(at(second), true);
         }
+        visits.note(at(119), false);
         assert!(!visits.may_be_unseen(at(119)));
-        assert!(visits.may_be_unseen(at(120)));
+        visits.note(at(149), false);
+        assert!(visits.may_be_unseen(at(149)));
     }
 }
