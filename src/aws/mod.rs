@@ -52,6 +52,7 @@ use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use tokio::time::{Instant, timeout};
 
+pub use self::retry::DELIVERED_WITHIN;
 use self::retry::Patience;
 pub use activity::Activity;
 pub use auto_scaling_group::{

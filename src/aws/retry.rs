@@ -10,11 +10,18 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use tokio::time::{Instant, sleep};
 
 use super::AwsError;
 use crate::clock::backoff;
 use crate::telemetry::chain;
+
+/// How long a request may still arrive after its caller has given it up: where the network is cut, the kernel repeats what was written to the
+/// connection.
+///
+/// Source: `tcp_orphan_retries` in [IP Sysctl](https://docs.kernel.org/networking/ip-sysctl.html).
+pub const DELIVERED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 
 /// Upper bound of the first pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);

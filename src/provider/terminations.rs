@@ -5,12 +5,9 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
+use crate::aws::DELIVERED_WITHIN;
 use crate::clock::later;
 use crate::k8s::InstanceId;
-
-/// How long a termination whose answer was lost may take effect late, and descriptions may show the instance as before: the kernel goes on
-/// sending what was written to a connection that has been closed, for about this long.
-const UNCLEAR_FOR: SignedDuration = SignedDuration::from_mins(2);
 
 /// How long one that AWS has acknowledged is not sent again, however late descriptions are.
 const DONE_FOR: SignedDuration = SignedDuration::from_mins(6);
@@ -33,7 +30,7 @@ impl Terminations {
     pub(super) fn of(&self, instance: &InstanceId, now: Timestamp) -> Option<Sent> {
         let mut all = self.0.lock();
         all.retain(|_, (sent, at)| {
-            later(*at, if *sent == Sent::Done { DONE_FOR } else { UNCLEAR_FOR }) > now
+            later(*at, if *sent == Sent::Done { DONE_FOR } else { DELIVERED_WITHIN }) > now
         });
         all.get(instance).map(|(sent, _)| *sent)
     }

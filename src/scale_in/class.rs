@@ -133,15 +133,21 @@ pub(super) fn unreadable_wishes(pod: &PodView) -> Vec<&'static str> {
 fn means_something(annotation: &str, value: &str) -> bool {
     match annotation {
         names::DAEMON_SET => matches!(value, "keep" | "evict"),
-        names::FLUSH_SECONDS => value.trim().parse::<u64>().is_ok(),
+        names::FLUSH_SECONDS => flush_seconds(value).is_some(),
         names::DRAIN => value == "wait",
         names::DO_NOT_DISRUPT => matches!(value, "true" | "false") || value.parse::<SignedDuration>().is_ok(),
-        _ => order_number(value).is_some(),
+        names::DRAIN_ORDER => order_number(value).is_some(),
+        _ => true,
     }
 }
 
 /// The [order](super::order) that an annotation asks for; `None` if it is no number.
 pub(super) fn order_number(text: &str) -> Option<i32> {
+    text.trim().parse().ok()
+}
+
+/// The flush time that an annotation asks for; `None` if it is no number of seconds.
+fn flush_seconds(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
@@ -167,7 +173,7 @@ pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flu
         .into_iter()
         .filter(|pod| matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. })))
         .filter(|pod| flush.namespaces.is_empty() || flush.namespaces.contains(&pod.name.namespace))
-        .filter_map(|pod| pod.annotation(names::FLUSH_SECONDS)?.trim().parse().ok())
+        .filter_map(|pod| flush_seconds(pod.annotation(names::FLUSH_SECONDS)?))
         .map(|seconds| Duration::from_secs(seconds).min(flush.longest))
         .fold(flush.default, Duration::max)
 }

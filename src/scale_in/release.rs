@@ -20,7 +20,7 @@ use super::memory::Task;
 use super::record::{Phase, Record, Release};
 use super::situation::Situation;
 use super::{deadline, events};
-use crate::aws::{Hook, Lifecycle};
+use crate::aws::{DELIVERED_WITHIN, Hook, Lifecycle};
 use crate::clock::{later, signed};
 use crate::cluster::Ready;
 use crate::groups::hooks::{HookState, TerminatingHooks};
@@ -28,12 +28,6 @@ use crate::k8s::{GroupName, InstanceId};
 
 /// How long after a call it may still take effect, and a refresh may still show the state before it.
 pub(super) const TERMINATE_AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(30);
-
-/// How long what was written to a connection may still arrive after its caller has given it up: where the network is cut, the kernel repeats
-/// it.
-///
-/// Source: `tcp_orphan_retries` in [IP Sysctl](https://docs.kernel.org/networking/ip-sysctl.html).
-const DELIVERED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 
 /// A termination that waited longer is noted anew: another run goes by the noted time. The write that notes it may take as long as
 /// admission webhooks hang, and comes first.

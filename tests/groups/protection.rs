@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide::aws::Aws;
+use ebbtide::aws::{AutoScalingGroup, Aws};
+use ebbtide::clock::Clock;
 use ebbtide::cluster::Leadership;
-use ebbtide::groups::Groups;
 use ebbtide::groups::protection::{PROTECTION_TAG, Protection};
 use ebbtide::groups::selector::Selectors;
+use ebbtide::groups::{Group, Groups, Snapshot};
 use ebbtide::k8s::InstanceId;
 use ebbtide::provider::Sizing as _;
 use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
-use ebbtide::provider::{AwsSizing, Running};
+use ebbtide::provider::{AwsSizing, Running, SizingError};
 use ebbtide::sim::aws::{
     Aws as SimulatedAws, Entry, Event, GroupSpec, HookSpec, LaunchFailure, LifecycleState, Lose, Operation,
     Refusal, State, TerminationCause, Timing, Trouble, Which,
@@ -104,6 +105,41 @@ impl Short {
         assert!(self.before.iter().all(|instance| in_service.contains(instance)));
         let ended = |entry: &Entry| matches!(entry.what, Event::TerminationStarted { .. });
         assert!(!self.scene.world.aws.journal().iter().any(ended), "nobody had to go");
+    }
+}
+
+/// What lowers sizes and protects instances, without the program around it.
+struct Own {
+    clock: Clock,
+    groups: Arc<Groups>,
+    protection: Arc<Protection>,
+    sizing: AwsSizing,
+    running: Running,
+}
+
+impl Own {
+    fn with(aws: Aws, clock: Clock) -> Self {
+        let groups = Arc::new(Groups::new(SOON));
+        let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
+        let (selectors, running) = (Selectors::default(), Running::default());
+        let sizing =
+            AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
+        Self { clock, groups, protection, sizing, running }
+    }
+
+    /// Gives up the two that are missing.
+    async fn lower(&self, short: &Short) -> Result<(), SizingError> {
+        let lock = self.groups.lock_to_lower(&GROUP.into()).await;
+        let lowered = self.sizing.lower(&lock, 5, 3, &ids(&short.before[1..])).await;
+        self.running.finish().await;
+        lowered
+    }
+
+    /// Has the protection taken off when its time comes.
+    async fn release(&self) {
+        let leadership = Leadership::alone(self.clock.clone());
+        let released = tokio::time::timeout(SOON, self.protection.run(&leadership));
+        assert!(released.await.is_err(), "it goes on for ever");
     }
 }
 
@@ -221,21 +257,11 @@ async fn a_second_smaller_size_that_is_refused_takes_off_no_protection_of_the_fi
 async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
     let short = Short::group().await;
     let aws = Aws::at(aws_client(Arc::new(WithoutMarks(short.scene.world.aws.clone()))));
-    let groups = Arc::new(Groups::new(SOON));
-    let clock = short.scene.world.clock.clone();
-    let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
-    let (selectors, running) = (Selectors::default(), Running::default());
-    let sizing =
-        AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
+    let own = Own::with(aws, short.scene.world.clock.clone());
     let began = Instant::now();
-    let lock = groups.lock_to_lower(&GROUP.into()).await;
-    sizing.lower(&lock, 5, 3, &ids(&short.before[1..])).await.expect("lowered");
+    own.lower(&short).await.expect("lowered");
     assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
-    running.finish().await;
-    drop(lock);
-    let leadership = Leadership::alone(clock);
-    let released = tokio::time::timeout(SOON, protection.run(&leadership));
-    assert!(released.await.is_err(), "it goes on for ever");
+    own.release().await;
     short.ends_clean().await;
 }
 
@@ -243,26 +269,35 @@ async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
 #[tokio::test(start_paused = true)]
 async fn a_size_that_was_decided_before_a_pause_is_not_set() {
     let short = Short::group().await;
-    let aws = somebody(&short.scene.world);
-    let (groups, clock) = (Arc::new(Groups::new(SOON)), short.scene.world.clock.of_its_own());
-    let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
-    let (selectors, running) = (Selectors::default(), Running::default());
-    let sizing =
-        AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
-    let suspended = clock.clone();
+    let own = Own::with(somebody(&short.scene.world), short.scene.world.clock.of_its_own());
+    let suspended = own.clock.clone();
     let pause = move |_: &mut State, _| suspended.step(SignedDuration::from_mins(1));
     short.scene.world.aws.before_next(Operation::SetInstanceProtection, pause);
-    let lock = groups.lock_to_lower(&GROUP.into()).await;
-    let protect = ids(&short.before[1..]);
-    sizing.lower(&lock, 5, 3, &protect).await.expect_err("not any more");
-    running.finish().await;
+    own.lower(&short).await.expect_err("not any more");
     assert_eq!(short.scene.desired(), 5);
-    sizing.lower(&lock, 5, 3, &protect).await.expect("lowered");
-    running.finish().await;
-    drop(lock);
-    let leadership = Leadership::alone(clock);
-    let released = tokio::time::timeout(SOON, protection.run(&leadership));
-    assert!(released.await.is_err(), "it goes on for ever");
+    own.lower(&short).await.expect("lowered");
+    own.release().await;
+    short.ends_clean().await;
+}
+
+/// As when somebody has raised it since the description: what lives of the larger size would go.
+#[tokio::test(start_paused = true)]
+async fn no_replacement_is_given_up_by_a_description_from_before_somebody_raised_the_size() {
+    let short = Short::group().await;
+    let own = Own::with(somebody(&short.scene.world), short.scene.world.clock.clone());
+    let seen = |desired| {
+        let name = GROUP.into();
+        let asg = Arc::new(AutoScalingGroup { name, desired, ..AutoScalingGroup::default() });
+        Snapshot::new(own.clock.now(), [Arc::new(Group { asg, ..Group::default() })])
+    };
+    let lock = own.groups.lock_to_lower(&GROUP.into()).await;
+    own.groups.publish(seen(8));
+    let refused = own.protection.give_up_one(lock.clone(), |_| false).await;
+    assert_eq!((refused.is_err(), short.scene.desired()), (true, 5));
+    own.groups.publish(seen(5));
+    assert!(own.protection.give_up_one(lock, |_| false).await.expect("lowered"));
+    assert_eq!(short.scene.desired(), 4);
+    own.release().await;
     short.ends_clean().await;
 }
 

@@ -2,17 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use crate::aws::DELIVERED_WITHIN;
 use crate::clock::later;
 use crate::k8s::GroupName;
-
-/// How long a request may still arrive after its caller has given it up: where the network is cut, the kernel repeats what was written
-/// to the connection.
-///
-/// Source: `tcp_orphan_retries` in [IP Sysctl](https://docs.kernel.org/networking/ip-sysctl.html).
-const DELIVERED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 
 /// The last one of each group, and until when it may come.
 #[derive(Debug, Default)]
@@ -34,6 +29,8 @@ impl LateSizes {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
 
     #[test]

@@ -31,7 +31,7 @@ use tokio::sync::oneshot;
 use self::late_sizes::LateSizes;
 use self::pending::{PendingRelease, PendingReleases};
 pub use self::tag::PROTECTION_TAG;
-use super::{Change, Groups, LowerLock, sizes};
+use super::{Change, Groups, LowerLock, size_in_doubt, sizes};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
 use crate::clock::{Clock, elapsed};
 use crate::cluster::Leadership;
@@ -69,6 +69,11 @@ enum Released {
 /// By then a size is set that was decided, or not any more, as where this process, or its whole machine, was stopped meanwhile: another
 /// may have led since.
 const SET_WITHIN: Duration = Duration::from_secs(20);
+
+/// Another change of a size is in the way, as far as is known.
+fn in_progress(message: String) -> AwsError {
+    AwsError::ScalingActivityInProgress { operation: Operation::SetDesiredCapacity, message }
+}
 
 impl Protection {
     /// Protects nothing yet.
@@ -120,8 +125,8 @@ impl Protection {
             protected = &mut protecting => Some(protected),
         };
         let was_heard = protected.is_some();
-        let is_recent = |_: &_| elapsed(decided_at, self.clock.wall()) <= SET_WITHIN;
-        let Some(protected) = protected.filter(is_recent) else {
+        let is_recent = elapsed(decided_at, self.clock.wall()) <= SET_WITHIN;
+        let Some(protected) = protected.filter(|_| is_recent) else {
             // The size was decided from a view that is old by now.
             drop(size);
             tracing::info!(
@@ -138,10 +143,9 @@ impl Protection {
             return self.pending.notify();
         };
         let set = match protected {
-            Ok(Some(seen)) if seen.desired != from => Err(AwsError::ScalingActivityInProgress {
-                operation: Operation::SetDesiredCapacity,
-                message: format!("somebody else has set its desired capacity to {}", seen.desired),
-            }),
+            Ok(Some(seen)) if seen.desired != from => {
+                Err(in_progress(format!("somebody else has set its desired capacity to {}", seen.desired)))
+            }
             Ok(_) => self.set(group, to).await,
             Err(error) => Err(error),
         };
@@ -222,12 +226,16 @@ impl Protection {
             return Ok(false);
         }
         if let Some(late) = self.late_size(group, seen.desired) {
-            return Err(AwsError::ScalingActivityInProgress {
-                operation: Operation::SetDesiredCapacity,
-                message: format!(
-                    "an earlier change of its desired capacity to {late} had no answer, and may still come"
-                ),
-            });
+            return Err(in_progress(format!(
+                "an earlier change of its desired capacity to {late} had no answer, and may still come"
+            )));
+        }
+        let (now, view) = (self.clock.now(), self.groups.latest());
+        if let Some(larger) = view.and_then(|view| size_in_doubt(&view, &seen, now)) {
+            return Err(in_progress(format!(
+                "its desired capacity was {larger} a moment ago, and is described as {} now",
+                seen.desired
+            )));
         }
         let (answer, set) = oneshot::channel();
         let from = seen.desired;
