@@ -334,7 +334,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::aws::Lifecycle;
+    use crate::aws::{Lifecycle, Weights};
+    use crate::k8s::InstanceId;
 
     fn group(min: i32, max: i32, desired: i32, live: usize, terminating: usize) -> AutoScalingGroup {
         let states = std::iter::repeat_n(Lifecycle::InService, live)
@@ -423,6 +424,15 @@ mod tests {
             assert!(target >= least, "nothing is made up for: {min}, {draining}, {others}");
             assert_eq!(most - target, 9 - size);
         }
+    }
+
+    #[test]
+    fn a_weighted_group_shrinks_by_what_is_left_beside_the_nodes_that_cluster_autoscaler_drains() {
+        let of_instances = (0..4).map(|n| (InstanceId::from(format!("i-{n}")), 2)).collect();
+        let group = AutoScalingGroup { weights: Some(Weights { of_instances }), ..group(4, 20, 8, 4, 0) };
+        // Two units can go beside the two that are drained: one node. cluster-autoscaler takes the drained one off once more.
+        assert_eq!(limits(&group, drained(1)), (1, 3));
+        assert_eq!(limits(&group, none), (2, 4));
     }
 
     #[test]

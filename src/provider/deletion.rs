@@ -399,6 +399,20 @@ mod tests {
     }
 
     #[test]
+    fn aws_has_nothing_to_do_with_a_batch_of_nodes_alone() {
+        let table: &[(&[&str], bool)] = &[
+            (&["i-1", "i-2"], true),
+            (&["i-out"], true),
+            (&["i-1", "i-bare"], false),
+            (&["i-1", "i-placeholder-web-5"], false),
+            (&["i-bare", "i-placeholder-web-5"], false),
+        ];
+        for (batch, expected) in table {
+            assert_eq!(read(batch).expect("fine").is_of_nodes_alone(), *expected, "{batch:?}");
+        }
+    }
+
+    #[test]
     fn a_batch_with_a_node_of_no_or_another_group_is_refused_as_a_whole() {
         for stranger in ["i-other", "i-none", "i-warm", "i-placeholder-other-0", "fargate-1"] {
             assert!(matches!(read(&[stranger]), Err(RpcError::NotOfGroup { .. })), "{stranger}");

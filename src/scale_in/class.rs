@@ -120,7 +120,7 @@ fn daemon(pod: &PodView) -> Daemon {
 }
 
 /// The annotations of a pod that ask something of a drain in words that mean nothing, and so do not count.
-pub(super) fn unreadable_wishes(pod: &PodView) -> Vec<&'static str> {
+pub fn unreadable_wishes(pod: &PodView) -> Vec<&'static str> {
     let (of_daemons, of_workloads) = (
         [names::DAEMON_SET, names::FLUSH_SECONDS].as_slice(),
         [names::DRAIN, names::DO_NOT_DISRUPT, names::DRAIN_ORDER].as_slice(),

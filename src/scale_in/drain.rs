@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::{Action, Plan};
 use super::class::{Class, is_patient, patient_until, unreadable_wishes};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
-use super::events::{ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
+use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
 use super::memory::{Obstacle, Task};
 use super::record::{Phase, Record};
@@ -446,16 +446,15 @@ fn announce_refused(s: &Situation<'_>, waiting: &[Waiting], plan: &mut Plan) {
             by_reason.entry(reason_of(pod, words)).or_insert((words, Vec::new())).1.push(pod);
         }
     }
-    let is_recent = |at: &Timestamp| *at + ANNOUNCE_AGAIN_AFTER > s.now;
-    let announced = &s.memory.announced;
-    let is_of_these = |topic: &str, at| topic.starts_with(events::REFUSED) && is_recent(at);
-    let mut told = announced.iter().filter(|(topic, at)| is_of_these(topic, at)).count();
+    let is_told = |topic: &str| s.told_until(topic).is_some();
+    let is_of_these = |topic: &&String| topic.starts_with(events::REFUSED) && is_told(topic);
+    let mut told = s.memory.announced.keys().filter(is_of_these).count();
     for (reason, (words, refused)) in by_reason {
         let event = match refused[..] {
             [pod] => events::eviction_refused(&reason, pod, words),
             _ => events::evictions_refused(&reason, &refused, words),
         };
-        let is_new = !announced.get(&event.topic).is_some_and(is_recent);
+        let is_new = !is_told(&event.topic);
         if is_new && told == REASONS {
             continue;
         }

@@ -544,6 +544,14 @@ pub(super) fn cancelled_by_a_person() -> ScaleInEvent {
     normal(Reason::Cancelled, CANCELLED, note)
 }
 
+/// Somebody has taken off the record and the list of marks as well, while no ebbtide ran.
+pub(super) fn cancelled_without_a_list() -> ScaleInEvent {
+    let note = "the annotations ebbtide/scale-in and ebbtide/marks are gone: ebbtide takes its taint and label off. Who cordoned the node \
+                is not known: if nobody else wants it closed, open it (kubectl uncordon)"
+        .to_owned();
+    warning(Reason::Cancelled, CANCELLED, note)
+}
+
 /// Somebody has changed the annotation or taken it off too late.
 pub(super) fn goes_on(instance: &str) -> ScaleInEvent {
     let note = format!(

@@ -29,20 +29,17 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
         return s.patch(plan, node_patch::guard(s.node, true), Vec::new());
     }
     let Some(pods) = s.pods else { return };
-    let mut left = 0;
-    for pod in pods.values().filter(|pod| pod.daemon.is_some() && !pod.finished) {
-        let on = wanted && needs_guard(pod);
-        let off = !wanted && is_guarded(pod);
-        if on || off {
-            left += 1;
-            s.attempt(plan, &Task::Guard(pod.uid.clone()), || Action::Guard {
-                pod: pod.name.clone(),
-                uid: pod.uid.clone(),
-                on,
-            });
-        }
+    let daemons = pods.values().filter(|pod| pod.daemon.is_some() && !pod.finished);
+    let left: Vec<_> =
+        daemons.filter(|pod| if wanted { needs_guard(pod) } else { is_guarded(pod) }).collect();
+    for pod in &left {
+        s.attempt(plan, &Task::Guard(pod.uid.clone()), || Action::Guard {
+            pod: pod.name.clone(),
+            uid: pod.uid.clone(),
+            on: wanted,
+        });
     }
-    if !wanted && left == 0 {
+    if !wanted && left.is_empty() {
         s.patch(plan, node_patch::guard(s.node, false), Vec::new());
     }
 }

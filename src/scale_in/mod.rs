@@ -73,7 +73,7 @@ mod worker;
 mod workers;
 
 pub use crate::cluster::record;
-pub use class::{Flush, is_patient};
+pub use class::{Flush, is_patient, unreadable_wishes};
 pub use context::Shared;
 pub use controller::{ControllerError, run};
 pub(crate) use deadline::{MARGIN, drain_timeout};

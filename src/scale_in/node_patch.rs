@@ -28,6 +28,9 @@ const TAINT_LIFE: SignedDuration = SignedDuration::from_mins(3);
 /// [DaemonSet controller](https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/daemon/daemon_controller.go).
 const EFFECT: &str = "PreferNoSchedule";
 
+/// Value of the label that takes a Node out of load balancers: whose it is.
+const LABEL_VALUE: &str = "ebbtide";
+
 /// Something we changed on a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mark {
@@ -53,10 +56,18 @@ impl Mark {
     }
 }
 
-/// What the Node lists of what we have put on.
+/// What the Node lists of what we have put on. Without a list, what is certainly ours: somebody took that off while no ebbtide ran.
 pub(super) fn marks(node: &NodeView) -> BTreeSet<Mark> {
-    let words: Vec<&str> = node.marks.as_deref().unwrap_or_default().split(',').map(str::trim).collect();
+    let Some(listed) = node.marks.as_deref() else { return evident_marks(node) };
+    let words: Vec<&str> = listed.split(',').map(str::trim).collect();
     Mark::ALL.into_iter().filter(|mark| words.contains(&mark.as_str())).collect()
+}
+
+/// What nobody else puts on. The cordon may be anybody's.
+fn evident_marks(node: &NodeView) -> BTreeSet<Mark> {
+    let is_label = node.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).as_deref() == Some(LABEL_VALUE);
+    let evident = [has_our_taint(node).then_some(Mark::Taint), is_label.then_some(Mark::LoadBalancer)];
+    evident.into_iter().flatten().collect()
 }
 
 fn marks_value(marks: &BTreeSet<Mark>) -> Value {
@@ -134,7 +145,7 @@ pub(super) fn put_on(node: &NodeView, mut ours: BTreeSet<Mark>, now: Timestamp) 
         missing = true;
     }
     if !node.is_out_of_load_balancers() {
-        patch["metadata"]["labels"][names::EXCLUDE_FROM_LOAD_BALANCERS] = json!("ebbtide");
+        patch["metadata"]["labels"][names::EXCLUDE_FROM_LOAD_BALANCERS] = json!(LABEL_VALUE);
         ours.insert(Mark::LoadBalancer);
         missing = true;
     }

@@ -325,7 +325,13 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 if release::may_still_end(s, *seen, plan) {
                     return announce_goes_on(s, plan);
                 }
-                return take_off(s, plan, events::cancelled_by_a_person());
+                let is_left_closed = s.node.marks.is_none() && s.is_closed_by_somebody();
+                let why = if is_left_closed {
+                    events::cancelled_without_a_list()
+                } else {
+                    events::cancelled_by_a_person()
+                };
+                return take_off(s, plan, why);
             }
             match s.expected {
                 // Out of service (`Standby`), somebody works on it.

@@ -127,6 +127,11 @@ impl Situation<'_> {
         node_patch::of_scale_in(&self.marks()).next().is_some()
     }
 
+    /// Whether the Node is cordoned, and not by a scale-in as far as is known.
+    pub(super) fn is_closed_by_somebody(&self) -> bool {
+        self.node.unschedulable && !self.marks().contains(&Mark::Cordon)
+    }
+
     /// Whether AWS was told to terminate the instance, by a record that need not be there any more.
     pub(super) fn is_marked_told(&self) -> bool {
         self.marks().contains(&Mark::Told)
@@ -178,10 +183,16 @@ impl Situation<'_> {
 
     /// Plans an Event unless it was published a short while ago.
     pub(super) fn announce(&self, plan: &mut Plan, event: ScaleInEvent) {
-        match self.memory.announced.get(&event.topic) {
-            Some(at) if *at + ANNOUNCE_AGAIN_AFTER > self.now => plan.wake(*at + ANNOUNCE_AGAIN_AFTER),
-            _ => plan.actions.push(Action::Announce(event)),
+        match self.told_until(&event.topic) {
+            Some(until) => plan.wake(until),
+            None => plan.actions.push(Action::Announce(event)),
         }
+    }
+
+    /// Until when this topic is not announced again; `None`: it was not announced lately.
+    pub(super) fn told_until(&self, topic: &str) -> Option<Timestamp> {
+        let until = *self.memory.announced.get(topic)? + ANNOUNCE_AGAIN_AFTER;
+        (until > self.now).then_some(until)
     }
 
     /// Pods on the node with their classes. Whether patience is over depends on the record.

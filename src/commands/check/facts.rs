@@ -20,7 +20,7 @@ use crate::groups::protection::PROTECTION_TAG;
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
 use crate::prices::{System, listed_as, product};
 use crate::provider::{Tls, TlsOptions, TlsProblem};
-use crate::scale_in::is_patient;
+use crate::scale_in::{is_patient, unreadable_wishes};
 use crate::telemetry::chain;
 
 /// Questions under way at once.
@@ -108,6 +108,8 @@ pub struct GroupFacts {
     pub longest_grace: Option<(Duration, PodName)>,
     /// Pods on its nodes that ask ebbtide not to be disturbed, and cluster-autoscaler nothing.
     pub asking_us_alone: Vec<PodName>,
+    /// Pods on its nodes with annotations that mean nothing, each with one of those.
+    pub unreadable: Vec<(PodName, &'static str)>,
 }
 
 /// A queue of `--queue-url`.
@@ -222,10 +224,19 @@ struct Pods {
     longest_grace: Option<(Duration, PodName)>,
     /// Those that ask us not to be disturbed, and cluster-autoscaler nothing.
     asking_us_alone: Vec<PodName>,
+    /// Those with annotations that mean nothing, each with one of those; DaemonSet pods as well.
+    unreadable: Vec<(PodName, &'static str)>,
 }
 
 impl Pods {
     fn of(pods: Vec<PodView>, now: Timestamp) -> Self {
+        let unreadable = |pod: &PodView| {
+            unreadable_wishes(pod)
+                .into_iter()
+                .map(|annotation| (pod.name.clone(), annotation))
+                .collect::<Vec<_>>()
+        };
+        let unreadable = pods.iter().flat_map(unreadable).collect();
         let workloads = pods.into_iter().filter(|pod| !pod.mirror && !pod.finished && pod.daemon.is_none());
         let workloads: Vec<_> = workloads.collect();
         let grace = |pod: &PodView| (Duration::from_secs(pod.grace_seconds.unsigned_abs()), pod.name.clone());
@@ -234,6 +245,7 @@ impl Pods {
         Self {
             longest_grace: workloads.iter().map(grace).max(),
             asking_us_alone: workloads.iter().filter(asks_us_alone).map(|pod| pod.name.clone()).collect(),
+            unreadable,
         }
     }
 }
@@ -260,6 +272,7 @@ async fn described(read: &Groups, pods: &Result<OfPods, ApiError>, nodes: &Nodes
             template_error: template.as_ref().and_then(|it| it.as_ref().err().map(ToString::to_string)),
             longest_grace: pods.iter().filter_map(|pods| pods.longest_grace.clone()).max(),
             asking_us_alone: pods.iter().flat_map(|pods| pods.asking_us_alone.clone()).collect(),
+            unreadable: pods.iter().flat_map(|pods| pods.unreadable.clone()).collect(),
         }
     });
     stream::iter(all).buffered(AT_ONCE).collect().await

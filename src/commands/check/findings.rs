@@ -44,6 +44,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     provider_ids(facts, &mut found);
     graces(facts, &mut found);
     for group in &facts.groups {
+        wishes(group, &mut found);
         hook(facts, group, &mut found);
         settings(facts, group, &mut found);
     }
@@ -178,6 +179,22 @@ fn graces(facts: &Facts, found: &mut Vec<Finding>) {
         let fix = "run it again; if it stays so, see that the API server can be reached, and the findings about rights";
         add(found, Severity::Warning, "deadlines", "Nodes and pods", text, fix);
     }
+}
+
+/// Pods whose annotations mean nothing: in a drain they would not count.
+fn wishes(group: &GroupFacts, found: &mut Vec<Finding>) {
+    let Some((pod, annotation)) = group.unreadable.first() else { return };
+    let more = group.unreadable.len() - 1;
+    let text =
+        format!("what pod {pod} says in {annotation} means nothing and does not count ({more} more like it)");
+    add(
+        found,
+        Severity::Warning,
+        "pods",
+        group.asg.name.as_str(),
+        text,
+        "see the values in docs/scale-in.md",
+    );
 }
 
 /// Hooks: missing, too short for the pods on the group's nodes, another's, retained without ABANDON or with a warm pool.

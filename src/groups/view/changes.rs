@@ -21,6 +21,9 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 /// How long at most an acknowledged termination counts that no description shows.
 const ENDS_WITHIN: Duration = Duration::from_mins(6);
 
+/// How long at most a raised size counts that no description has shown: the next one, reckoned from the size before it, would be a smaller one.
+const RAISED_WITHIN: Duration = Duration::from_mins(2);
+
 /// A change of ours that AWS has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -90,24 +93,53 @@ struct Accepted {
     change: Change,
     /// The group before it.
     before: Option<Arc<Group>>,
+    /// Whether it is a raised size that nothing has shown yet.
+    is_unseen_raise: bool,
+}
+
+impl Accepted {
+    /// Whether a description is of this change or later: it has its size, or an instance that lived before it does not live any more.
+    fn is_seen_in(&self, base: &Snapshot) -> bool {
+        let lives =
+            |instance: &Instance| base.instance(&instance.id).is_some_and(|(_, i)| i.lifecycle.is_live());
+        let has_ended = |before: &Group| before.asg.live().any(|instance| !lives(instance));
+        let has_size =
+            |group: &Group| matches!(self.change, Change::Desired { to, .. } if group.asg.desired >= to);
+        base.groups.get(self.change.group()).is_some_and(|group| has_size(group))
+            || self.before.as_ref().is_some_and(|before| has_ended(before))
+    }
 }
 
 impl Changes {
     /// `view`: the groups before the change.
     pub(super) fn push(&mut self, at: Timestamp, change: Change, view: Option<&Snapshot>) {
         let before = view.and_then(|view| view.groups.get(change.group())).cloned();
-        self.0.push(Accepted { at, change, before });
+        let is_raise = matches!(change, Change::Desired { from, to, .. } if from < to);
+        if matches!(change, Change::Desired { from, to, .. } if to < from) {
+            // What was raised before it is no longer the size.
+            for earlier in self.0.iter_mut().filter(|earlier| earlier.change.group() == change.group()) {
+                earlier.is_unseen_raise = false;
+            }
+        }
+        self.0.push(Accepted { at, change, before, is_unseen_raise: is_raise });
     }
 
-    /// Forgets what a snapshot shows for certain. A termination that AWS has acknowledged may be missing in it for longer: until then the
-    /// instance would be taken for one in service.
+    /// Forgets what a snapshot shows for certain. What AWS has acknowledged may be missing in it for longer: until then an instance that was
+    /// terminated would be taken for one in service, and a size for smaller than it is.
     pub(super) fn forget_shown(&mut self, base: &Snapshot) {
         let is_in_service = |id: &InstanceId| {
             base.instance(id).is_some_and(|(_, found)| found.lifecycle == Lifecycle::InService)
         };
-        self.0.retain(|Accepted { at, change, .. }| {
-            let is_missing = matches!(change, Change::Terminated { instance, .. } if is_in_service(instance));
-            elapsed(*at, base.taken_at) < if is_missing { ENDS_WITHIN } else { SHOWN_WITHIN }
+        for accepted in &mut self.0 {
+            accepted.is_unseen_raise = accepted.is_unseen_raise && !accepted.is_seen_in(base);
+        }
+        self.0.retain(|Accepted { at, change, is_unseen_raise, .. }| {
+            let within = match change {
+                Change::Terminated { instance, .. } if is_in_service(instance) => ENDS_WITHIN,
+                _ if *is_unseen_raise => RAISED_WITHIN,
+                _ => SHOWN_WITHIN,
+            };
+            elapsed(*at, base.taken_at) < within
         });
     }
 
@@ -129,8 +161,12 @@ impl Changes {
     /// A group described at `now`, as if the description had seen the changes.
     pub(super) fn laid_over_group(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
         let counts = |accepted: &&Accepted| {
-            let is_end = matches!(accepted.change, Change::Terminated { .. });
-            elapsed(accepted.at, now) < if is_end { ENDS_WITHIN } else { SHOWN_WITHIN }
+            let within = match &accepted.change {
+                Change::Terminated { .. } => ENDS_WITHIN,
+                _ if accepted.is_unseen_raise => RAISED_WITHIN,
+                _ => SHOWN_WITHIN,
+            };
+            elapsed(accepted.at, now) < within
         };
         let recent: Vec<_> = self.0.iter().filter(counts).collect();
         let mut group = Group { asg: Arc::new(asg), ..Group::default() };

@@ -164,6 +164,40 @@ fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_s
 }
 
 #[test]
+fn a_raise_that_no_description_has_shown_counts_for_two_minutes() {
+    use Lifecycle::{InService, Terminating};
+    let live = &[InService, InService][..];
+    let raised = |steps: &[(i32, i32)]| {
+        let groups = Groups::new(Duration::from_mins(10));
+        groups.publish(snapshot(0, 4, live));
+        for &(from, to) in steps {
+            groups.changed(at(1), Change::Desired { group: "g".into(), from, to });
+        }
+        groups
+    };
+    // Of the view, and of a description of that moment.
+    let sizes = |groups: &Groups, second, shown, states: &[Lifecycle]| {
+        let seen = snapshot(second, shown, states);
+        let described = seen.groups["g"].asg.as_ref().clone();
+        groups.publish(seen);
+        (desired(groups), groups.brought_up_to_date(described, at(second)).desired)
+    };
+    let groups = raised(&[(4, 5), (5, 7)]);
+    assert_eq!(sizes(&groups, 120, 4, live), (7, 7), "described as it was before");
+    assert_eq!(sizes(&groups, 121, 4, live), (4, 4), "but not for ever");
+    let groups = raised(&[(4, 5)]);
+    assert_eq!(sizes(&groups, 10, 5, live), (5, 5));
+    assert_eq!(sizes(&groups, 31, 4, live), (4, 4), "somebody has lowered it since");
+    let groups = raised(&[(4, 5), (5, 4)]);
+    assert_eq!(sizes(&groups, 31, 4, live), (4, 4), "we have lowered it since");
+    for ended in [&[Terminating, InService][..], &[InService]] {
+        let groups = raised(&[(4, 5)]);
+        sizes(&groups, 10, 4, ended);
+        assert_eq!(sizes(&groups, 31, 4, &[InService]), (4, 4), "another replica has terminated one since");
+    }
+}
+
+#[test]
 fn a_failure_explains_nothing_that_is_asked_for_after_it_and_nothing_twice() {
     let groups = Groups::new(Duration::from_mins(10));
     let mut seen = snapshot(0, 5, &[Lifecycle::InService]);

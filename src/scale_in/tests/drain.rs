@@ -136,6 +136,57 @@ fn a_patient_pod_is_evicted_and_named_at_the_moment_patience_ends() {
 }
 
 #[test]
+fn a_pod_that_asked_for_some_time_is_evicted_when_that_is_over() {
+    let mut scene = node().by_autoscaler();
+    scene.put(pod("db").wishing(names::DO_NOT_DISRUPT, "1010s"));
+    let plan = scene.plan();
+    assert_eq!(
+        (plan.wake_at, evictions(&plan)),
+        (Some(at(10)), vec![]),
+        "it was made a thousand seconds ago"
+    );
+    scene.later(10);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+}
+
+/// Before that the next one, of which it could not be told, might be evicted as well, and so on.
+#[test]
+fn a_pod_that_came_under_the_cordon_is_asked_once_the_next_one_will_be_told_from_it() {
+    let come_back = || {
+        let mut scene = node().by_autoscaler().with(pod("slow").going(900));
+        scene.plan();
+        scene.now = at(5);
+        scene.with(PodView { created: Some(at(6)), ..pod("bound") })
+    };
+    let mut scene = come_back();
+    let plan = scene.plan();
+    assert_eq!((plan.wake_at, evictions(&plan)), (Some(at(6)), vec![]));
+    assert_eq!(plan.waiting[0].why, WaitReason::Queued);
+    scene.later(1);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+    let mut scene = come_back().until(40);
+    assert_eq!(evictions(&scene.plan()).len(), 1, "its grace would not fit any more");
+}
+
+#[test]
+fn a_deletion_says_whether_the_pod_had_come_back() {
+    let deleted = |created| {
+        let pod = PodView { created: Some(at(created)), tolerates_cordon: true, ..pod("web") };
+        let mut scene = node().by_autoscaler().with(pod).until(1_000);
+        scene.plan();
+        scene.blocked("web");
+        scene.now = at(999);
+        let plan = scene.plan();
+        let owner = plan.actions.iter().find_map(|action| match action {
+            Action::Delete { owner, .. } => owner.clone(),
+            _ => None,
+        });
+        owner.expect("a workload").1
+    };
+    assert_eq!([-100, 100].map(deleted), [false, true]);
+}
+
+#[test]
 fn our_own_pod_is_asked_once_another_process_has_had_time_to_lead() {
     let mut scene = node().by_autoscaler().with(pod("ebbtide")).with(pod("web"));
     scene.own_pod = Some(pod("ebbtide").name);
@@ -229,7 +280,10 @@ fn what_the_api_server_refuses_for_another_reason_is_said_in_its_words() {
     let mut scene = node().by_autoscaler().with(pod("web")).until(1_000);
     scene.plan();
     scene.answered("web", Answer::Unclear("no".into()));
-    assert_eq!(scene.plan().waiting[0].why, WaitReason::Refused("no".into()));
+    let plan = scene.plan();
+    assert_eq!(plan.waiting[0].why, WaitReason::Refused("no".into()));
+    let told = "pod default/web cannot be evicted, which is tried again; the API server says \"no\"";
+    assert_eq!(refusals(&plan), [told]);
     scene.now = at(956);
     let plan = scene.plan();
     let why = &plan.waiting[0].why;
@@ -290,7 +344,7 @@ fn of_a_node_whose_pods_are_each_refused_in_other_words_a_few_are_told() {
     assert_eq!(refusals(&scene.plan()).len(), 3);
     for n in 0..30 {
         scene.later(1);
-        scene.answered("web-7", Answer::Unclear(format!("try {n} failed")));
+        scene.answered("web-7", Answer::Unclear(format!("another failed, {n}")));
         assert_eq!(refusals(&scene.plan()), [""; 0]);
     }
     scene.later(270);

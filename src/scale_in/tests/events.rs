@@ -70,6 +70,7 @@ fn every_event(
         events::cancelled_at_minimum(group, instance),
         events::cancelled_by_detaching(group, instance),
         events::cancelled_by_a_person(),
+        events::cancelled_without_a_list(),
         events::back_in_service(group, instance),
         events::back_but_not_ready(group, instance),
         events::adopted(instance),
@@ -258,6 +259,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInCancelled",
         "the record in annotation ebbtide/scale-in is gone: the node is back in service",
+    ),
+    (
+        "Warning",
+        "ScaleInCancelled",
+        "the annotations ebbtide/scale-in and ebbtide/marks are gone: ebbtide takes its taint and label off. Who cordoned the node is not known: if nobody else wants it closed, open it (kubectl uncordon)",
     ),
     ("Normal", "ScaleInReturned", "group \"web\" has instance i-1 in service again, and so is the node"),
     (

@@ -1,13 +1,14 @@
 //! What a run remembers of its tries, and for how long.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use serde_json::json;
 
-use super::scene::{at, in_group, node, pod};
+use super::scene::{Fixture as _, at, in_group, node, pod, settings};
 use crate::aws::{AwsError, Lifecycle, Operation};
-use crate::cluster::Answer;
+use crate::cluster::{Answer, BudgetSeen};
 use crate::scale_in::action::Action;
 use crate::scale_in::memory::{Memory, Task, jittered};
 use crate::scale_in::record::Record;
@@ -31,6 +32,37 @@ fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
 }
 
 #[test]
+fn a_pod_that_budgets_refuse_is_tried_ever_less_often() {
+    let budgets = [BudgetSeen { name: "default/web".into(), resource_version: "1".into() }];
+    let pauses = |budgets: &[BudgetSeen]| {
+        let (mut memory, task) = (Memory::default(), Task::Evict("a".into()));
+        let mut pause = |_| {
+            memory.note_eviction("a".into(), Answer::Blocked("no".into()), budgets.to_vec(), at(0));
+            memory.may_try_at(&task).expect("no try is under way").duration_since(at(0)).as_secs()
+        };
+        [1, 2, 3, 4, 5].map(&mut pause)
+    };
+    for (seen, expected) in [(&budgets[..], [5, 10, 20, 30, 30]), (&[], [5; 5])] {
+        for (pause, about) in pauses(seen).into_iter().zip(expected) {
+            assert!((about * 8 / 10..=about * 12 / 10).contains(&pause), "{pause} s, not about {about}");
+        }
+    }
+}
+
+#[test]
+fn that_a_budget_refuses_a_pod_is_known_until_something_else_does() {
+    let mut memory = Memory::default();
+    let mut answered = |answer| {
+        memory.note_eviction("a".into(), answer, Vec::new(), at(0));
+        memory.is_blocked_by_a_budget()
+    };
+    assert!(answered(Answer::Blocked("no".into())));
+    assert!(!answered(Answer::Unclear("a webhook says no".into())));
+    assert!(answered(Answer::Blocked("no".into())));
+    assert!(!answered(Answer::Going));
+}
+
+#[test]
 fn what_is_put_off_is_tried_after_its_pause() {
     let mut memory = Memory::default();
     memory.put_off(&Task::Refresh, at(10), SignedDuration::from_secs(30));
@@ -49,6 +81,46 @@ fn a_record_that_goes_once_aws_was_told_is_lost_as_long_as_the_node_is_marked() 
     assert_eq!(memory.lost, Some(told), "its instance is on its way out");
     memory.note_before(None, &node().view(), &in_service);
     assert_eq!(memory.lost, None);
+}
+
+#[test]
+fn of_the_last_try_to_list_the_pods_it_is_known_whether_it_failed() {
+    let mut memory = Memory::default();
+    assert!(!memory.is_listing_failing());
+    memory.failed(&Task::ListPods, at(0), None);
+    assert!(memory.is_listing_failing());
+    memory.worked(Task::ListPods, at(1));
+    assert!(!memory.is_listing_failing());
+}
+
+#[test]
+fn the_last_terminations_without_effect_are_known_by_the_moment_for_which_they_were_noted() {
+    let mut memory = Memory::default();
+    for second in 0..9 {
+        memory.note_void(at(second));
+    }
+    let known: Vec<bool> = (0..10).map(|second| memory.is_void(at(second))).collect();
+    assert_eq!(known, [false, true, true, true, true, true, true, true, true, false], "no more than eight");
+    let apart = |millis| memory.is_void(at(8) + SignedDuration::from_millis(millis));
+    assert_eq!([-100, -99, 99, 100].map(apart), [false, true, true, false]);
+}
+
+#[test]
+fn a_daemonset_pod_that_was_asked_to_go_is_not_waited_for_as_one_that_others_replace() {
+    let (flush, shipper) = (settings().flush, pod("logs").daemon());
+    let there = BTreeMap::from([(shipper.uid.clone(), shipper.clone())]);
+    let goes = |ask: &dyn Fn(&mut Memory)| {
+        let mut memory = Memory::default();
+        memory.note_daemons(&there, &flush, at(0));
+        ask(&mut memory);
+        memory.note_daemons(&BTreeMap::new(), &flush, at(1));
+        memory.rolled.until(Duration::ZERO)
+    };
+    assert_eq!(goes(&|_| {}), Some(at(16)), "nobody here has asked it");
+    let asking = |memory: &mut Memory| memory.failed(&Task::DeletePod(shipper.uid.clone()), at(0), None);
+    assert_eq!(goes(&asking), None, "the answer was lost");
+    let asked = |memory: &mut Memory| drop(memory.asked.insert(shipper.uid.clone(), at(0)));
+    assert_eq!(goes(&asked), None);
 }
 
 #[test]

@@ -87,6 +87,26 @@ fn marks_that_somebody_has_taken_off_are_found_again() {
 }
 
 #[test]
+fn where_nothing_lists_the_marks_any_more_what_is_certainly_ours_comes_off_and_people_are_told_of_the_cordon()
+{
+    let left = |label: &str, effect: &str| {
+        let mut scene = node();
+        let taint = json!({ "key": names::TO_BE_DELETED, "value": "1", "effect": effect });
+        let labels = json!({ names::EXCLUDE_FROM_LOAD_BALANCERS: label });
+        scene.patch(
+            &json!({ "metadata": { "labels": labels }, "spec": { "unschedulable": true, "taints": [taint] } }),
+        );
+        let reasons = reasons(&scene.plan()).to_vec();
+        (reasons, spec(&scene))
+    };
+    let (told, nothing): (Vec<&str>, Vec<&str>) = (vec!["ScaleInCancelled"], vec![]);
+    assert_eq!(left("ebbtide", "PreferNoSchedule"), (told.clone(), (true, vec![], false)));
+    assert_eq!(left("true", "PreferNoSchedule"), (told, (true, vec![], true)));
+    let theirs = vec![names::TO_BE_DELETED.to_owned()];
+    assert_eq!(left("true", "NoSchedule"), (nothing, (true, theirs, true)), "cluster-autoscaler drains it");
+}
+
+#[test]
 fn removing_the_annotation_gives_the_node_back_as_it_was() {
     let mut scene = node().tainted("dedicated").by_autoscaler();
     let taints = vec!["dedicated".to_owned(), names::TO_BE_DELETED.to_owned()];

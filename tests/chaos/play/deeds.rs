@@ -1,5 +1,6 @@
 //! What happens: causes, damage, people, faults.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::setting::{OURS, add, postpone};
@@ -23,6 +25,26 @@ use crate::scenario::{AwsFault, Blow, Cause, Damage, Deed, GroupCause, Pick, Ups
 
 /// The durable record of a scale-in, which people write as well.
 pub(crate) const RECORD: &str = "ebbtide/scale-in";
+
+/// A deletion in progress, until this is dropped.
+struct InProgress {
+    all: Arc<Mutex<BTreeSet<String>>>,
+    node: String,
+}
+
+impl InProgress {
+    /// `None`: the node is being deleted already.
+    fn begin(all: &Arc<Mutex<BTreeSet<String>>>, node: &str) -> Option<Self> {
+        let is_new = all.lock().insert(node.to_owned());
+        is_new.then(|| Self { all: Arc::clone(all), node: node.to_owned() })
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.node);
+    }
+}
 
 /// How long a person waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -129,9 +151,11 @@ impl Stage {
     /// cluster-autoscaler drains and deletes a node.
     fn take_out(&mut self, machine: Machine, evicts_daemon_sets: bool) {
         let Some(mut client) = self.client() else { return };
+        let Some(in_progress) = InProgress::begin(&self.in_progress, &machine.node) else { return };
         let flags = Flags { evicts_daemon_sets, ..Flags::default() };
         let (world, autoscaler) = (Arc::clone(&self.world), self.autoscaler.clone());
         self.tasks.spawn(async move {
+            let _in_progress = in_progress;
             // What it gives up it leaves as it was; the world's journal has the rest.
             let _ = match autoscaler {
                 Some(autoscaler) => autoscaler.scale_in(client, &machine.node, &flags).await,

@@ -94,6 +94,8 @@ struct Stage {
     scheduled: usize,
     /// What cluster-autoscaler is doing.
     tasks: JoinSet<()>,
+    /// The nodes that it drains: it takes none of them a second time meanwhile (`DeletionsInProgress`).
+    in_progress: Arc<Mutex<BTreeSet<String>>>,
     /// Whoever else is at work.
     others: JoinSet<()>,
     /// Instances that nobody brings back.

@@ -68,6 +68,7 @@ impl Stage {
             later: BTreeMap::new(),
             scheduled: 0,
             tasks: JoinSet::new(),
+            in_progress: Arc::default(),
             others: JoinSet::new(),
             dead: BTreeSet::new(),
             world,

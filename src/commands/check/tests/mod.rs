@@ -25,6 +25,7 @@ fn good_group() -> GroupFacts {
         template_error: None,
         longest_grace: Some((Duration::from_secs(30), pod())),
         asking_us_alone: Vec::new(),
+        unreadable: Vec::new(),
     }
 }
 
@@ -339,6 +340,16 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "cluster-autoscaler",
             Severity::Warning,
             "pod shop/slow (and 0 more)",
+        ),
+        (
+            "wishes",
+            Facts {
+                groups: vec![GroupFacts { unreadable: vec![(pod(), "ebbtide/drain")], ..good_group() }],
+                ..good()
+            },
+            "pods",
+            Severity::Warning,
+            "pod shop/slow says in ebbtide/drain means nothing",
         ),
         (
             "graces",
