@@ -13,7 +13,8 @@
 //! What the layout keeps apart:
 //! - Decisions are functions of (what is known, now) that return data: [`scale_in::plan`], [`groups::sizes`],
 //!   [`template`], [`provider::deletion`]. Clocks, networks and tasks live around them.
-//! - RPCs read memory and write records. None drains, and only those that change a size wait for AWS.
+//! - RPCs read memory and write records. None drains. Those that change a size wait for AWS, and so do, for 3 s at most, the first
+//!   questions after cluster-autoscaler was elsewhere.
 //! - State lives where it survives us: in AWS (desired capacity, lifecycle state, the tag on an instance that is
 //!   protected for a moment) and on the Node (annotation). The program can be killed at any instruction and started
 //!   again elsewhere. What real Nodes have taught of templates is in a ConfigMap, and can be lost without harm.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::lifecycle_hook::TERMINATING;
-use super::retry::{CHANGE_OF_SIZE, LOOK_UP, Patience, READ_NOW, REFRESH, WRITE};
+use super::retry::{CHANGE_OF_SIZE, LOOK_UP, Patience, READ_NOW, REFRESH, RELEASE, WRITE};
 use super::{
     Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector, next_page,
 };
@@ -277,16 +277,19 @@ impl Aws {
             .lifecycle_hook_name(hook)
             .instance_id(instance)
             .lifecycle_action_result("CONTINUE");
-        self.call_about(Operation::CompleteLifecycleAction, instance, WRITE, || call.clone().send()).await?;
+        self.call_about(Operation::CompleteLifecycleAction, instance, RELEASE, || call.clone().send())
+            .await?;
         Ok(())
     }
 
-    /// The group's scaling activities that began at or after `until`, newest first: all, or `at_most` of them, in hundreds.
+    /// The group's scaling activities that began at or after `until`, newest first: all, or `at_most` of them, in hundreds, or as many pages of
+    /// them as are `enough`.
     pub async fn scaling_activities(
         &self,
         group: &GroupName,
         until: Timestamp,
         at_most: usize,
+        enough: impl Fn(&[Activity]) -> bool,
     ) -> Result<Vec<Activity>, AwsError> {
         let mut found: Vec<Activity> = Vec::new();
         let mut token = None;
@@ -301,7 +304,8 @@ impl Aws {
                 self.call(Operation::DescribeScalingActivities, LOOK_UP, || call.clone().send()).await?;
             found.extend(page.activities.unwrap_or_default().into_iter().filter_map(Activity::from_sdk));
             token = next_page(page.next_token);
-            if token.is_none() || found.last().is_some_and(|oldest| oldest.started < until) {
+            let is_past = found.last().is_some_and(|oldest| oldest.started < until);
+            if token.is_none() || is_past || enough(&found) {
                 break;
             }
         }

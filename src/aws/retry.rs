@@ -54,6 +54,8 @@ pub(super) const READ_NOW: Patience = Patience::new(3_000, 3_000, 250);
 /// An idempotent write: heartbeat, completion, protection, tag. The shortest hook lasts 30 s and gets its heartbeat
 /// after 15: a hanging attempt leaves time for another.
 pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
+/// The completion of a hook: whether it is to be tried again depends on what has come to the node meanwhile, and on who leads.
+pub(super) const RELEASE: Patience = Patience::new(5_000, 0, 0);
 /// A write that must take effect only once. Cluster-autoscaler and other changes of the group wait for it.
 pub(super) const CHANGE_OF_SIZE: Patience =
     Patience { repeatable: false, ..Patience::new(5_000, 2_000, 250) };

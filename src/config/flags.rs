@@ -27,8 +27,10 @@ pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") {
 /// What the program is called as a plugin of kubectl.
 const PLUGIN: &str = "kubectl ebbtide";
 
-/// The commands that take the flags of `serve`, and read them from the environment as it does.
-const CONFIGURED: [&str; 4] = ["serve", "plan", "check", "prices"];
+const SERVE: &str = "serve";
+
+/// The commands that look by the flags of `serve`, and read them from the environment as it does.
+pub(super) const LOOKS: [&str; 3] = ["plan", "check", "prices"];
 
 /// The cluster-autoscaler cloud provider for EC2 Auto Scaling groups that drains every node before it goes.
 #[derive(Debug, clap::Parser)]
@@ -325,7 +327,7 @@ pub(super) fn read(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>
         Err(stop) => return stop,
     };
     let matches = match matches.subcommand() {
-        Some((name, given)) if CONFIGURED.contains(&name) => {
+        Some((name, given)) if name == SERVE || LOOKS.contains(&name) => {
             args.extend(from_env(given, env));
             match settle(&mut args, &mut problems) {
                 Ok(matches) => matches,
@@ -379,7 +381,10 @@ fn command() -> clap::Command {
             }
         })
     };
-    CONFIGURED.into_iter().fold(Cli::command(), |all, name| all.mut_subcommand(name, with_variables))
+    LOOKS
+        .into_iter()
+        .chain([SERVE])
+        .fold(Cli::command(), |all, name| all.mut_subcommand(name, with_variables))
 }
 
 fn flags_of_serve() -> Vec<Arg> {

@@ -58,8 +58,7 @@ impl Config {
         first: impl FnOnce() -> Vec<u8>,
     ) -> Result<Command, Problems> {
         let args: Vec<OsString> = args.into_iter().collect();
-        let looks =
-            args.get(1).is_some_and(|command| ["plan", "check", "prices"].iter().any(|asks| command == asks));
+        let looks = args.get(1).is_some_and(|command| flags::LOOKS.iter().any(|asks| command == asks));
         let beside = if looks { container::flags_of_serve(&first()) } else { BTreeMap::new() };
         // Its flags won over its variables there, and the variables are the same here.
         let env = |name: &str| {

@@ -255,9 +255,7 @@ impl Provider {
         let (asked, view) = (self.clock.now(), self.view()?);
         let seen = group(&view, name)?;
         let group = deadline.call("describing the group", self.sizing.current(&seen)).await??;
-        for change in Change::learned(&view, &group.asg, asked) {
-            self.groups.changed(self.clock.now(), change);
-        }
+        self.groups.learn(&view, &group.asg, asked, self.clock.now());
         let larger = size_in_doubt(&view, &group.asg, asked);
         Ok(Described { group, larger })
     }

@@ -29,7 +29,7 @@ use crate::dry_run::DryRun;
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
-use crate::groups::sizes::{self, Leaves};
+use crate::groups::sizes::{self, Leaves, SizeError};
 use crate::groups::{Group, Groups, Snapshot};
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
 use crate::telemetry::Outage;
@@ -179,7 +179,16 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
 
 /// Whether a group may shrink by this instance. Looks at all instances of the group.
 pub(super) fn may_lose(nodes: &Nodes, group: &AutoScalingGroup, instance: &InstanceId) -> bool {
-    sizes::removable(group, [instance.as_str()], |other| will_decrement(nodes, &other.id)).is_ok()
+    removable(nodes, group, instance).is_ok()
+}
+
+/// The same, with what is against it.
+pub(super) fn removable(
+    nodes: &Nodes,
+    group: &AutoScalingGroup,
+    instance: &InstanceId,
+) -> Result<(), SizeError> {
+    sizes::removable(group, [instance.as_str()], |other| will_decrement(nodes, &other.id))
 }
 
 /// Whether a scale-in of the instance is accepted that will lower the desired capacity.

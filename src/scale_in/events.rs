@@ -58,7 +58,7 @@ pub enum Reason {
     PodsReturned,
     /// Pods that asked not to be disturbed are evicted.
     PatienceOver,
-    /// An annotation about the order of a drain is no number.
+    /// Annotations of pods ask for something in words that mean nothing.
     WishesIgnored,
     /// A person's request waits for its turn.
     Queued,

@@ -152,7 +152,8 @@ pub(super) async fn ask(
     let ahead = clock.ahead();
     let first = questions.iter().map(|held| held.seen).min().unwrap_or_else(|| clock.now());
     let until = later(later(first, ahead), -signed(LONGEST_HOLD));
-    let activities = aws.scaling_activities(group, until, ACTIVITIES_AT_MOST).await?;
+    let answers = |found: &[Activity]| questions.iter().all(|held| holding(found, &held.instance).is_some());
+    let activities = aws.scaling_activities(group, until, ACTIVITIES_AT_MOST, answers).await?;
     let since = questions.iter().map(|held| {
         let began = began(&activities, &held.instance, held.lifecycle, later(held.seen, ahead));
         (held.instance.clone(), began.map(|began| later(began, -ahead - CLOCKS_DIFFER)))
@@ -172,6 +173,14 @@ fn began(
 ) -> Option<Timestamp> {
     let earliest = later(seen, -signed(LONGEST_HOLD));
     let recent = &activities[..activities.partition_point(|activity| activity.started >= earliest)];
+    let has_older = recent.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
+    let oldest = recent.last().filter(|_| has_older);
+    let known = holding(recent, instance).or(oldest);
+    known.map(|activity| activity.started.min(seen))
+}
+
+/// The last of these activities that may have begun a hold of the instance.
+fn holding<'a>(activities: &'a [Activity], instance: &InstanceId) -> Option<&'a Activity> {
     let its_own = |activity: &&Activity| {
         let is_over = matches!(activity.status.as_str(), "Successful" | "Failed" | "Cancelled");
         let began_it = match activity.description.split(' ').next() {
@@ -181,10 +190,7 @@ fn began(
         };
         began_it && activity.names(instance)
     };
-    let has_older = recent.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
-    let oldest = recent.last().filter(|_| has_older);
-    let known = recent.iter().find(its_own).or(oldest);
-    known.map(|activity| activity.started.min(seen))
+    activities.iter().find(its_own)
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ pub(super) struct Course {
     /// What this process has asked for, in order.
     pub(super) steps: Vec<Step>,
     /// Why it was called off.
-    why: Option<String>,
+    pub(super) why: Option<String>,
     /// Workloads were deleted because time was up.
     is_cut_short: bool,
     /// AWS was told to end the instance.

@@ -103,6 +103,10 @@ pub struct Refusal {
 /// A pod whose namespace is being deleted is asked again after this time.
 const GOING_ANYWAY: SignedDuration = SignedDuration::from_secs(30);
 
+/// A completion that AWS throttles or does not answer is tried again after the first of these pauses, later after up to the second: everything is
+/// over but for it.
+const COMPLETED_AGAIN: [SignedDuration; 2] = [SignedDuration::from_millis(500), SignedDuration::from_secs(5)];
+
 /// How many terminations that had no effect are remembered. Each has a pause of its own before the next.
 const VOID_KEPT: usize = 8;
 
@@ -141,6 +145,8 @@ pub struct Memory {
     pub announced: BTreeMap<String, Timestamp>,
     /// When AWS refused to shrink the group.
     pub at_minimum_since: Option<Timestamp>,
+    /// Whether this run has seen the group take the instance out.
+    pub was_seen_out: bool,
     /// Since when this run has seen no workload on the node.
     pub empty_since: Option<Timestamp>,
     /// UIDs of DaemonSets that the API server does not have.
@@ -288,6 +294,10 @@ impl Memory {
 
     /// Notes where the instance is.
     pub fn note_membership(&mut self, instance: &Membership) {
+        self.was_seen_out |= matches!(
+            instance,
+            Membership::In { lifecycle, .. } if lifecycle.is_terminating() || lifecycle.is_warm()
+        );
         self.elsewhere_since = match instance {
             Membership::Elsewhere { seen } => self.elsewhere_since.or(Some(*seen)),
             _ => None,
@@ -393,6 +403,7 @@ impl Memory {
     /// Of another scale-in nothing counts that was found out in this one.
     pub fn forget_the_scale_in(&mut self) {
         self.at_minimum_since = None;
+        self.was_seen_out = false;
         self.refused_by_aws = None;
         self.returns = Returns::default();
         self.rolled = Rolled::default();
@@ -524,7 +535,13 @@ impl Memory {
         if !matches!(error, AwsError::NoActiveHook { .. }) {
             self.note_refusal(error);
         }
-        self.failed(&Task::Complete, now, None);
+        let failures = self.tries(&Task::Complete).map_or(0, |tries| tries.failures);
+        let soon = || {
+            let [first, longest] = COMPLETED_AGAIN.map(SignedDuration::unsigned_abs);
+            jittered(signed(backoff(failures + 1, first, longest)), &Task::Complete, failures)
+        };
+        let pause = error.is_transient().then(soon);
+        self.failed(&Task::Complete, now, pause);
     }
 
     /// Keeps AWS's words for people if trying again alone will not help.

@@ -259,7 +259,7 @@ impl Metrics {
             Err(AwsError::DryRun { .. }) => return,
             Err(_) => Beat::failed,
         };
-        // A rate needs a zero before the first one.
+        // What has not happened is 0, and no gap.
         for outcome in [Beat::ok, Beat::over, Beat::failed] {
             drop(self.heartbeats.get_or_create(&Heartbeat { group: group.to_string(), outcome }));
         }

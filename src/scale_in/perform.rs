@@ -11,6 +11,7 @@ use super::action::Action;
 use super::context::Shared;
 use super::events::ScaleInEvent;
 use super::outcome::{Outcome, Removal};
+use super::record::{Phase, Record};
 use super::terminate::{self, Termination};
 use crate::aws::Operation;
 use crate::cluster::{About, ApiError, NodeView, PodName};
@@ -200,9 +201,11 @@ async fn delete(
             }
         }
     }
+    // A place may have been waited for for minutes. Workloads may have come meanwhile, for which DaemonSet pods stay.
+    let is_so_still = |record: &Record| owner.is_some() || record.phase != Phase::Draining;
     let is_wanted = || {
         let now = shared.nodes.get(&node.name);
-        shared.leadership.leads() && now.is_some_and(|node| node.scale_in().is_some())
+        shared.leadership.leads() && now.is_some_and(|node| node.scale_in().is_some_and(is_so_still))
     };
     let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
     let how = if owner.is_some() { Removal::Deletion } else { Removal::DaemonSet };

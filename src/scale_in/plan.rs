@@ -170,6 +170,10 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
     if record.release != Release::CompleteHook || !release::ensure_settled(s, record, *seen, plan) {
         return false;
     }
+    // What an earlier run was told may be missing in descriptions for longer.
+    if !s.memory.was_seen_out && release::may_still_end(s, *seen, plan) {
+        return false;
+    }
     // One description may show what was before.
     let believed =
         s.memory.in_service_since.map_or(*seen, |since| later(since, release::TERMINATE_AGAIN_AFTER));

@@ -155,7 +155,7 @@ fn effective_limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>)
     }
     let had = record.release_by;
     // The run before knew since when AWS holds the instance.
-    let inherited = s.memory.claims.inherited().filter(|at| *at > s.leads_since);
+    let inherited = s.memory.claims.inherited().map(|at| s.ours(at)).filter(|at| *at > s.leads_since);
     let inherited = inherited.filter(|_| held.is_some_and(|held| held.span.at_the_latest));
     let inherited_limit = inherited.map_or(by_rules, |inherited| inherited.min(by_rules));
     let limit = if record.requested_at < s.leads_since && inherited_limit <= s.leads_since {

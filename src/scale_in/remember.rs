@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
+use super::deadline::MARGIN;
 use super::events;
 use super::history::Step;
 use super::memory::{LASTING_AFTER, Task};
@@ -45,7 +46,14 @@ impl Worker {
                 self.tell_of_same_writes();
                 self.shared.nodes.update(NodeView::clone(&node));
                 for action in then {
-                    self.start(&node, action);
+                    match action {
+                        Action::Terminate { under_hook: false, noted_at, .. }
+                            if self.has_come_back_to_life(&node) =>
+                        {
+                            self.not_terminated(noted_at);
+                        }
+                        action => self.start(&node, action),
+                    }
                 }
             }
             Outcome::NodeWritten(Err(error), then) => self.hear_of_failed_write(&error, &then),
@@ -254,6 +262,13 @@ impl Worker {
                 "what is written on the Node does not stay, or always comes too late: somebody else writes it as well (a second installation, a webhook); written again after longer and longer pauses"
             );
         }
+    }
+
+    /// Whether a workload has come to the node while its release was written, and there is time to have it leave.
+    fn has_come_back_to_life(&self, node: &NodeView) -> bool {
+        let release_by = node.scale_in().and_then(|record| record.release_by);
+        let has_time = release_by.is_none_or(|by| by - MARGIN > self.shared.clock.now());
+        has_time && self.memory.empty_since.is_none()
     }
 
     /// AWS was not told, although the record says so.

@@ -15,6 +15,12 @@ use crate::cluster::PodView;
 /// times are whole seconds.
 const IN_THE_SAME_MOMENT: SignedDuration = SignedDuration::from_secs(5);
 
+/// A pod that does not tolerate the cordon, and was created this soon after it, was bound by a scheduler whose view of the Nodes lags.
+const BOUND_LATE: SignedDuration = SignedDuration::from_mins(1);
+
+/// Meanwhile whoever comes back again and again is asked so long after it came: its owner may bind it by name.
+const PACE: SignedDuration = SignedDuration::from_secs(5);
+
 /// Creation times lie up to this much before the moment.
 const WHOLE_SECONDS: SignedDuration = SignedDuration::from_secs(1);
 
@@ -83,13 +89,20 @@ impl Returns {
     /// From when on a pod that has come back is asked to go, by the API server's clock: before that, it would not be known whether the
     /// next one comes in spite of the cordon. `None`: at once.
     pub fn asked_from(&self, pod: &PodView) -> Option<Timestamp> {
-        let closed_from = self.is_closed_from().filter(|_| !pod.tolerates_cordon && self.is_back(pod, None));
-        closed_from.map(|from| later(from, WHOLE_SECONDS))
+        if pod.tolerates_cordon {
+            return None;
+        }
+        let closed_from = self.is_closed_from()?;
+        if pod.created.is_some_and(|created| created > closed_from) {
+            return Some(later(closed_from, WHOLE_SECONDS));
+        }
+        let comes_again = self.came_after_an_eviction(pod) && self.given_up.contains(&pod.owner());
+        pod.created.filter(|_| comes_again).map(|created| later(created, PACE))
     }
 
     /// A pod that was created after this moment has not been scheduled onto the Node.
     fn is_closed_from(&self) -> Option<Timestamp> {
-        self.cordoned_since.map(|since| later(since, IN_THE_SAME_MOMENT))
+        self.cordoned_since.map(|since| later(since, BOUND_LATE))
     }
 }
 
@@ -140,15 +153,20 @@ mod tests {
         returns.asked(a.owner(), false);
         returns.see(&on_the_node(&[&b]));
         assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b));
-        assert_eq!((returns.asked_from(&a), returns.asked_from(&b)), (None, Some(at(106))));
+        assert_eq!((returns.asked_from(&a), returns.asked_from(&b)), (None, None));
         returns.asked(b.owner(), true);
+        // The scheduler's view of the Node may lag: it is asked again, at a pace.
+        let (c, d) = (bound("c", 160), bound("d", 161));
+        returns.see(&on_the_node(&[&c, &d]));
+        assert!(!returns.is_given_up(&c) && returns.is_given_up(&d));
+        assert_eq!((returns.asked_from(&c), returns.asked_from(&d)), (Some(at(165)), Some(at(161))));
         // Somebody has opened the Node for a moment meanwhile.
         returns.see_node(false, at(200));
         returns.see_node(true, at(201));
         returns.see_node(true, at(210));
-        let (c, d) = (bound("c", 200), bound("d", 207));
-        returns.see(&on_the_node(&[&c, &d]));
-        assert!(!returns.is_given_up(&c) && returns.is_given_up(&d));
+        let (e, f) = (bound("e", 261), bound("f", 262));
+        returns.see(&on_the_node(&[&e, &f]));
+        assert!(!returns.is_given_up(&e) && returns.is_given_up(&f));
     }
 
     /// The API server's clock is ahead, or ours was set back.
@@ -156,7 +174,7 @@ mod tests {
     fn one_that_was_there_before_its_like_was_asked_is_not_given_up_though_it_seems_to_be_made_under_the_cordon()
      {
         for tolerates_cordon in [false, true] {
-            let of = |uid: &str| PodView { tolerates_cordon, ..pod(uid, 150) };
+            let of = |uid: &str| PodView { tolerates_cordon, ..pod(uid, 161) };
             let mut returns = Returns::default();
             returns.see_node(true, at(100));
             let (a, b, c) = (of("a"), of("b"), of("c"));
@@ -175,6 +193,9 @@ mod tests {
             assert_eq!(returns.is_back(&pod("a", created), Some(at(100))), is_back);
         }
         assert!(!returns.is_back(&pod("a", 1_000), None), "nobody has asked the node to go");
+        let mut cordoned = Returns::default();
+        cordoned.see_node(true, at(100));
+        assert!(!cordoned.is_back(&pod("a", 1_000), None), "nor who has cordoned it");
         let stays_away = PodView { tolerates_cordon: false, ..pod("a", 1_000) };
         assert!(!returns.is_back(&stays_away, Some(at(100))));
     }

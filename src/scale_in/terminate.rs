@@ -37,9 +37,6 @@ pub(super) async fn as_noted(
     under_hook: bool,
     noted_at: Timestamp,
 ) -> Outcome {
-    if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &one).await {
-        return Outcome::NotHeld { noted_at, unknown };
-    }
     let may_be_sent = || {
         let is_old = later(noted_at, SENT_WITHIN) < shared.clock.now();
         !is_old && shared.leadership.leads() && is_still_noted(&shared, &one, under_hook)
@@ -53,11 +50,14 @@ pub(super) async fn as_noted(
             shared.groups.refresh_soon();
             return Outcome::NotSent { noted_at };
         }
+        if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &one).await {
+            return Outcome::NotHeld { noted_at, unknown };
+        }
         // Only for the call itself: whoever raises the size waits for this.
         let looked_at = shared.clock.now();
         let lock = shared.groups.shared_lock(&one.group).await;
         // What was seen before a wait is looked at again.
-        if !one.decrement || elapsed(looked_at, shared.clock.now()) <= FREE_WITHIN {
+        if elapsed(looked_at, shared.clock.now()) <= FREE_WITHIN {
             break lock;
         }
     };

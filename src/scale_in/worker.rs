@@ -34,7 +34,7 @@ use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
 use super::pod_watches::{Pods, Watches};
-use super::record::{Phase, Record, Written};
+use super::record::{Cause, Phase, Record, Written};
 use super::situation::{CUT_OFF_FOR, Situation};
 use super::told::Told;
 use super::trace;
@@ -463,14 +463,22 @@ impl Worker {
             for ended in ended {
                 self.shared.metrics.ended(ended);
                 if let Ended::ScaleIn(cause, ending) = ended {
-                    let (cause, outcome, trace_id) = (cause.as_str(), ending.as_str(), self.tell_trace());
-                    if matches!(ending, Ending::Lost | Ending::CutShort) {
-                        tracing::warn!(cause, outcome, trace_id, "scale-in ended");
-                    } else {
-                        tracing::info!(cause, outcome, trace_id, "scale-in ended");
-                    }
+                    self.tell_end(cause, ending);
                 }
             }
+        }
+    }
+
+    /// Tells how a scale-in has ended: by then neither the Node nor its annotations need be there.
+    fn tell_end(&self, cause: Cause, ending: Ending) {
+        let last = self.shared.history.last(&self.name);
+        let group = last.as_ref().map(|last| last.course.record.group.as_str());
+        let why = last.as_ref().and_then(|last| last.course.why.as_deref());
+        let (cause, outcome, trace_id) = (cause.as_str(), ending.as_str(), self.tell_trace());
+        if matches!(ending, Ending::Lost | Ending::CutShort) {
+            tracing::warn!(group, cause, outcome, why, trace_id, "scale-in ended");
+        } else {
+            tracing::info!(group, cause, outcome, why, trace_id, "scale-in ended");
         }
     }
 

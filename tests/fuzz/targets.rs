@@ -329,7 +329,7 @@ fn objects(input: &[u8]) -> Result<Told, String> {
             lifecycle: Lifecycle::InService,
             hook: HookState::Known(TerminatingHooks::default()),
             drain_timeout: Some(tags::DrainTimeout::After(std::time::Duration::from_mins(5))),
-            may_shrink: true,
+            removable: Ok(()),
         }),
         settings: ebbtide::scale_in::Settings::default(),
     };

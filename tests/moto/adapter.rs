@@ -254,7 +254,10 @@ async fn scaling_activities_are_asked_for() {
     let template = moto.template("active", "m5.large").await;
     moto.group("active", 0, &template, &[]).await;
     assert_eq!(
-        moto.aws.scaling_activities(&"active".into(), Timestamp::UNIX_EPOCH, 500).await.expect("answers"),
+        moto.aws
+            .scaling_activities(&"active".into(), Timestamp::UNIX_EPOCH, 500, |_| false)
+            .await
+            .expect("answers"),
         []
     );
 }

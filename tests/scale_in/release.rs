@@ -8,7 +8,7 @@ use ebbtide::config::Config;
 use ebbtide::sim::aws::{
     Event, HookResult, HookSpec, LaunchFailure, LifecycleState, Lose, Operation, TerminationCause,
 };
-use ebbtide::sim::cluster::{By, Event as ClusterEvent, budget, pod};
+use ebbtide::sim::cluster::{By, Event as ClusterEvent, Fault, Verb, budget, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
@@ -358,7 +358,6 @@ async fn a_pod_deleted_at_a_deadline_bears_the_condition_that_spares_its_job() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_whose_status_may_not_be_written_is_deleted_at_its_deadline_all_the_same() {
-    use ebbtide::sim::cluster::Verb;
     let mut limited = config();
     limited.drain_timeout = Some(seconds(300));
     let scene = Scene::configured(group(2), limited).await;
@@ -390,6 +389,39 @@ async fn a_workload_that_comes_while_the_node_is_released_leaves_first() {
         released_at(&scene.world, &machine) >= at + SignedDuration::from_secs(5),
         "and the flush begins anew"
     );
+}
+
+/// The answer to the write that notes its termination takes its time.
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_comes_while_the_release_is_written_leaves_first() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    scene.pass_some(seconds(1)).await;
+    scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Slow(seconds(10)));
+    scene.until(|w| in_phase(w, &machine, "Releasing")).await;
+    scene.run([pod("late").on(&machine.name).grace(90).exits_after(80)]).await;
+    scene.until_gone(&machine).await;
+    let (at, by, grace) = asked(&scene.world, "late")[0];
+    let [terminated] = terminations(&scene.world, &machine)[..] else { panic!("terminated once") };
+    assert_eq!((by, grace, at < terminated), (By::Eviction, 90, true));
+    scene.assert_left_well(&machine);
+}
+
+/// Between two tries of a completion that AWS throttles.
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_comes_while_a_completion_is_tried_again_leaves_first() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.world.aws.throttle_next(Operation::CompleteLifecycleAction, 2);
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| w.aws.calls(Operation::CompleteLifecycleAction) > 0).await;
+    scene.run([pod("late").on(&machine.name).grace(90).exits_after(80)]).await;
+    scene.until_gone(&machine).await;
+    let (at, by, _) = asked(&scene.world, "late")[0];
+    assert_eq!((by, at < released_at(&scene.world, &machine)), (By::Eviction, true));
+    scene.assert_left_well(&machine);
 }
 
 #[tokio::test(start_paused = true)]

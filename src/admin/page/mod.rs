@@ -218,7 +218,8 @@ fn troubles(group: &GroupStatus) -> Vec<String> {
     let frozen = group.frozen.as_ref().map(|why| format!("AWS refuses changes: {why}"));
     let suspended =
         (!group.suspended.is_empty()).then(|| format!("suspended: {}", group.suspended.join(", ")));
-    [launches, template, frozen, suspended].into_iter().flatten().collect()
+    let weighted = group.weighted.then(|| "its instances have weights: it is not grown".to_owned());
+    [launches, template, frozen, suspended, weighted].into_iter().flatten().collect()
 }
 
 /// What AWS tells of instances' ends, and the queues that it tells it by.

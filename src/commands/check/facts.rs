@@ -163,7 +163,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
     let may_tag = Box::pin(may_tag(aws, &groups)).await;
     if let Some(group) = groups.first() {
         // Asked for by `serve` when instances are missing: whether it may be asked for is known now.
-        let _ = Box::pin(aws.scaling_activities(&group.asg.name, clock.now(), 1)).await;
+        let _ = Box::pin(aws.scaling_activities(&group.asg.name, clock.now(), 1, |_| false)).await;
         let _ = Box::pin(aws.tagged_instances(PROTECTION_TAG)).await;
     }
     let load_balancers = if config.wait_for_load_balancers { targets(aws).await } else { Ok(()) };

@@ -19,6 +19,9 @@ use crate::template::tags;
 /// The tag that the policies in `deploy/aws/iam` ask for before anything of a group is changed.
 const POLICY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
 
+/// The same, before the cluster's name, in the role that `deploy/aws/terraform` makes.
+const POLICY_TAG_OF_CLUSTER: &str = "k8s.io/cluster-autoscaler/";
+
 /// cluster-autoscaler cuts graces at this unless told otherwise.
 ///
 /// Source: [FAQ of cluster-autoscaler](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md), `max-graceful-termination-sec`.
@@ -67,8 +70,11 @@ fn rights(facts: &Facts, found: &mut Vec<Finding>) {
         match allowed {
             Ok(true) => {}
             Ok(false) => {
-                let fix = "kubectl apply -f deploy/base/rbac.yaml; if you run this as yourself, run it as the program: \
-                           kubectl exec deploy/ebbtide -- ebbtide check";
+                let file = if right == "delete nodes" { "rbac-delete-nodes.yaml" } else { "base/rbac.yaml" };
+                let fix = format!(
+                    "kubectl apply -f deploy/{file}, or helm upgrade; if you run this as yourself, run it as the program: \
+                     kubectl -n NAMESPACE exec deploy/ebbtide -- ebbtide check"
+                );
                 add(found, severity, "rbac", right, format!("this right is missing{why}"), fix);
             }
             Err(error) => {
@@ -261,6 +267,27 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     }
 }
 
+/// The tag that policies ask for before anything of a group is changed: another one in the role that Terraform makes.
+fn policy_tags(GroupFacts { asg, .. }: &GroupFacts, found: &mut Vec<Finding>) {
+    let name = asg.name.as_str();
+    let of_cluster =
+        |key: &String| key.strip_prefix(POLICY_TAG_OF_CLUSTER).is_some_and(|cluster| !cluster.contains('/'));
+    if asg.tags.contains_key(POLICY_TAG) {
+        return;
+    }
+    let (severity, text) = if asg.tags.keys().any(of_cluster) {
+        let text =
+            format!("has no tag {POLICY_TAG}: IAM policies as shipped ask for it, Terraform's role does not");
+        (Severity::Note, text)
+    } else {
+        let text = format!(
+            "has no tag {POLICY_TAG} (Terraform's role: {POLICY_TAG_OF_CLUSTER}CLUSTER): IAM policies as shipped let nothing of it be changed"
+        );
+        (Severity::Warning, text)
+    };
+    add(found, severity, "tags", name, text, "tag the group, or put your own tag into the policy");
+}
+
 /// What a group's own settings mean for the program.
 fn settings(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     let (asg, name) = (&group.asg, group.asg.name.as_str());
@@ -269,18 +296,7 @@ fn settings(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
             format!("tag {} says {:?}, which is skipped: it is to be {}", bad.key, bad.value, bad.expected);
         add(found, Severity::Warning, "tags", name, text, "correct the tag");
     }
-    if !asg.tags.contains_key(POLICY_TAG) {
-        let text =
-            format!("has no tag {POLICY_TAG}: the IAM policy as shipped lets nothing of it be changed");
-        add(
-            found,
-            Severity::Warning,
-            "tags",
-            name,
-            text,
-            "tag the group, or put your own tag into the policy",
-        );
-    }
+    policy_tags(group, found);
     if asg.is_weighted() {
         let text = "gives its instances weights: its sizes are units, cluster-autoscaler cannot grow it";
         add(found, Severity::Warning, "groups", name, text, "take the weights off, or leave the group out");

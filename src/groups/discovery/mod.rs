@@ -349,7 +349,7 @@ impl Discovery {
         // Activities have wall-clock times.
         let ahead = self.clock.ahead();
         let ask = async |group: &GroupName, since: Timestamp| {
-            let activities = self.aws.scaling_activities(group, later(since, ahead), ACTIVITIES);
+            let activities = self.aws.scaling_activities(group, later(since, ahead), ACTIVITIES, |_| false);
             let mut activities = timeout(ACTIVITIES_WITHIN, activities).await.map_err(late)??;
             for activity in &mut activities {
                 activity.started = later(activity.started, -ahead);

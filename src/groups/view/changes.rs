@@ -59,7 +59,7 @@ impl Change {
     /// applied to it only if the size matches the one the change started from, and because a termination that another task of ours
     /// is about to report must not lower the size twice. A smaller size [in doubt](size_in_doubt) is not learned: for half a minute it would
     /// turn every description of the larger one back.
-    pub fn learned(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Vec<Self> {
+    pub(super) fn learned(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Vec<Self> {
         let Some(seen) = view.groups.get(&fresh.name).map(|seen| &seen.asg) else { return Vec::new() };
         let group = || seen.name.clone();
         let going = |id: &str| fresh.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
@@ -93,35 +93,76 @@ struct Accepted {
     change: Change,
     /// The group before it.
     before: Option<Arc<Group>>,
-    /// Whether it is a raised size that nothing has shown yet.
+    /// Whether it is a size that we have raised, and that nothing has shown yet.
     is_unseen_raise: bool,
 }
 
 impl Accepted {
-    /// Whether a description is of this change or later: it has its size, or an instance that lived before it does not live any more.
+    /// Whether a description is of this size or a later one, as far as the raised one is concerned: it has at least that, less what lived
+    /// before and does not any more, which may have taken the size down since.
     fn is_seen_in(&self, base: &Snapshot) -> bool {
-        let lives =
-            |instance: &Instance| base.instance(&instance.id).is_some_and(|(_, i)| i.lifecycle.is_live());
-        let has_ended = |before: &Group| before.asg.live().any(|instance| !lives(instance));
-        let has_size =
-            |group: &Group| matches!(self.change, Change::Desired { to, .. } if group.asg.desired >= to);
-        base.groups.get(self.change.group()).is_some_and(|group| has_size(group))
-            || self.before.as_ref().is_some_and(|before| has_ended(before))
+        let Change::Desired { to, group, .. } = &self.change else { return false };
+        let lives = |id: &InstanceId| base.instance(id).is_some_and(|(_, found)| found.lifecycle.is_live());
+        let before = self.before.iter().flat_map(|before| before.asg.live());
+        let ended = before.filter(|instance| !lives(&instance.id)).count();
+        base.groups.get(group).is_some_and(|group| explains(group.asg.desired, ended, *to))
+    }
+
+    /// Whether it was accepted for a group that had this one's name before it.
+    fn is_of_a_predecessor(&self, group: &Group) -> bool {
+        self.before.as_ref().is_some_and(|before| before.asg.arn != group.asg.arn)
     }
 }
 
+/// Whether a size comes after a larger one, of which `ended` instances went since: each takes it down by one at most.
+fn explains(described: i32, ended: usize, larger: i32) -> bool {
+    described.saturating_add(i32::try_from(ended).unwrap_or(i32::MAX)) >= larger
+}
+
 impl Changes {
-    /// `view`: the groups before the change.
+    /// A change of ours. `view`: the groups before it.
     pub(super) fn push(&mut self, at: Timestamp, change: Change, view: Option<&Snapshot>) {
-        let before = view.and_then(|view| view.groups.get(change.group())).cloned();
         let is_raise = matches!(change, Change::Desired { from, to, .. } if from < to);
-        if matches!(change, Change::Desired { from, to, .. } if to < from) {
-            // What was raised before it is no longer the size.
-            for earlier in self.0.iter_mut().filter(|earlier| earlier.change.group() == change.group()) {
-                earlier.is_unseen_raise = false;
+        if let Change::Desired { group, from, to } = &change
+            && to < from
+        {
+            self.lower_what_nothing_has_shown(group, *to);
+        }
+        self.push_as(at, change, view, is_raise);
+    }
+
+    /// What a description asked for at `asked` shows that others have done. Of a size that we have set since, it knows nothing.
+    pub(super) fn push_learned(
+        &mut self,
+        asked: Timestamp,
+        at: Timestamp,
+        change: Change,
+        view: Option<&Snapshot>,
+    ) {
+        let is_later = |accepted: &Accepted| {
+            accepted.at >= asked
+                && matches!(&accepted.change, Change::Desired { group, .. } if **group == *change.group())
+        };
+        if !(matches!(change, Change::Desired { .. }) && self.0.iter().any(is_later)) {
+            self.push_as(at, change, view, false);
+        }
+    }
+
+    fn push_as(&mut self, at: Timestamp, change: Change, view: Option<&Snapshot>, is_unseen_raise: bool) {
+        let before = view.and_then(|view| view.groups.get(change.group())).cloned();
+        self.0.push(Accepted { at, change, before, is_unseen_raise });
+    }
+
+    /// Of raises that no description has shown yet, less is left.
+    fn lower_what_nothing_has_shown(&mut self, group: &GroupName, size: i32) {
+        for earlier in self.0.iter_mut().filter(|earlier| earlier.is_unseen_raise) {
+            if let Change::Desired { group: of, from, to } = &mut earlier.change
+                && of == group
+            {
+                *to = size.min(*to);
+                earlier.is_unseen_raise = from < to;
             }
         }
-        self.0.push(Accepted { at, change, before, is_unseen_raise: is_raise });
     }
 
     /// Forgets what a snapshot shows for certain. What AWS has acknowledged may be missing in it for longer: until then an instance that was
@@ -177,15 +218,19 @@ impl Changes {
 
 /// Applies the changes of this group that it does not show yet. Sizes follow each other, so the last one counts whichever of
 /// them is shown. A termination that is shown shows every size set before it, also one by another replica or a person: whatever was
-/// live when the size was set and is now on its way out.
+/// live when the size was set and is now on its way out, where the size fits to that.
 fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
-    let of_group = changes.iter().filter(|accepted| *accepted.change.group() == *group.asg.name);
-    let changes: Vec<_> = of_group.collect();
+    let is_of_group = |accepted: &&&Accepted| {
+        *accepted.change.group() == *group.asg.name && !accepted.is_of_a_predecessor(group)
+    };
+    let changes: Vec<_> = changes.iter().filter(is_of_group).collect();
     let is_shown = |accepted: &&&Accepted| match &accepted.change {
         Change::Leaving { .. } => false,
-        Change::Desired { .. } => {
-            let ending = || group.asg.instances.iter().filter(|i| !may_end(i.lifecycle));
-            accepted.before.as_ref().is_some_and(|before| lives(&before.asg, ending()))
+        Change::Desired { from, to, .. } => {
+            let ending = group.asg.instances.iter().filter(|i| !may_end(i.lifecycle));
+            let ended = accepted.before.as_ref().map_or(0, |before| live_of(&before.asg, ending).count());
+            let desired = group.asg.desired;
+            ended > 0 && if from < to { explains(desired, ended, *to) } else { desired <= *to }
         }
         Change::Terminated { instance, .. } => {
             !group.asg.instances.iter().any(|i| i.id == *instance && may_end(i.lifecycle))
@@ -237,22 +282,31 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
     }
 }
 
-/// The size that the group has in `view`, if a description asked for at `now` may be from before that: its size is smaller, and no instance that
-/// lives in the view is on its way out in it, which would explain the difference and prove the description newer.
+/// The size that the group has in `view`, if a description asked for at `now` may be from before that: its size is smaller by more than the instances
+/// that live in the view and are on their way out in it, which would prove the description newer.
 pub fn size_in_doubt(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Option<i32> {
     let seen = &view.groups.get(&fresh.name)?.asg;
     let is_young = elapsed(view.taken_at, now) < SHOWN_WITHIN;
-    (is_young && fresh.desired < seen.desired && !is_older(seen, fresh)).then_some(seen.desired)
+    let ended = live_of(seen, terminating(fresh)).count();
+    (is_young && !explains(fresh.desired, ended, seen.desired)).then_some(seen.desired)
 }
 
-/// Whether `one` is from before `other`: an instance that lives in it is on its way out there. One in the warm pool may be on its way in.
+/// Whether `one` is from before `other`: an instance that lives in it is on its way out there.
 pub(super) fn is_older(one: &AutoScalingGroup, other: &AutoScalingGroup) -> bool {
-    lives(one, other.instances.iter().filter(|instance| instance.lifecycle.is_terminating()))
+    live_of(one, terminating(other)).next().is_some()
 }
 
-/// Whether one of these lives in a group.
-fn lives<'a>(group: &AutoScalingGroup, mut instances: impl Iterator<Item = &'a Instance>) -> bool {
-    instances.any(|instance| group.live().any(|live| live.id == instance.id))
+/// The instances on their way out. One in the warm pool may be on its way in.
+fn terminating(group: &AutoScalingGroup) -> impl Iterator<Item = &Instance> {
+    group.instances.iter().filter(|instance| instance.lifecycle.is_terminating())
+}
+
+/// Those of these that live in a group.
+fn live_of<'a>(
+    group: &AutoScalingGroup,
+    instances: impl Iterator<Item = &'a Instance>,
+) -> impl Iterator<Item = &'a Instance> {
+    instances.filter(|instance| group.live().any(|live| live.id == instance.id))
 }
 
 /// Whether an instance in this state does not show yet that it was told to terminate. One in the warm pool has been given back.

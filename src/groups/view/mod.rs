@@ -122,6 +122,21 @@ impl Groups {
         self.refresh_soon();
     }
 
+    /// Lays over the snapshot what a description asked for at `asked` shows that others have done to a group since `view`.
+    pub fn learn(&self, view: &Snapshot, fresh: &AutoScalingGroup, asked: Timestamp, now: Timestamp) {
+        let learned = Change::learned(view, fresh, asked);
+        if learned.is_empty() {
+            return;
+        }
+        let mut seen = self.seen.lock();
+        for change in learned {
+            seen.changes.push_learned(asked, now, change, self.latest().as_deref());
+            self.swap(&seen);
+        }
+        drop(seen);
+        self.refresh_soon();
+    }
+
     /// A description of `now`, with changes of ours that it may not show yet. One that is older than the last refresh gives way to
     /// that.
     pub fn brought_up_to_date(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {

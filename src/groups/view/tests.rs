@@ -188,13 +188,64 @@ fn a_raise_that_no_description_has_shown_counts_for_two_minutes() {
     let groups = raised(&[(4, 5)]);
     assert_eq!(sizes(&groups, 10, 5, live), (5, 5));
     assert_eq!(sizes(&groups, 31, 4, live), (4, 4), "somebody has lowered it since");
-    let groups = raised(&[(4, 5), (5, 4)]);
-    assert_eq!(sizes(&groups, 31, 4, live), (4, 4), "we have lowered it since");
+    for (steps, left) in [
+        (&[(4, 5), (5, 4)][..], 4),
+        (&[(4, 10), (10, 9)], 9),
+        (&[(4, 5), (5, 7), (7, 6)], 6),
+        (&[(4, 5), (5, 7), (7, 5)], 5),
+        (&[(4, 5), (5, 7), (7, 4)], 4),
+    ] {
+        assert_eq!(sizes(&raised(steps), 40, 4, live), (left, left), "we have lowered it since: {steps:?}");
+    }
+    let groups = raised(&[(4, 10)]);
+    for (second, states) in [(10, &[Terminating, InService][..]), (52, &[Terminating, InService]), (55, live)]
+    {
+        assert_eq!(sizes(&groups, second, 4, states), (10, 10), "one that is replaced takes no six along");
+    }
     for ended in [&[Terminating, InService][..], &[InService]] {
         let groups = raised(&[(4, 5)]);
         sizes(&groups, 10, 4, ended);
         assert_eq!(sizes(&groups, 31, 4, &[InService]), (4, 4), "another replica has terminated one since");
     }
+}
+
+#[test]
+fn what_a_description_from_before_our_size_says_of_it_is_not_learned() {
+    use Lifecycle::{InService, Terminating};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(snapshot(0, 4, &[InService, InService]));
+    // It is on its way while the size is set.
+    let crossing = snapshot(0, 4, &[Terminating, InService]).groups["g"].asg.as_ref().clone();
+    groups.changed(at(2), Change::Desired { group: "g".into(), from: 4, to: 10 });
+    let learn = |fresh: &AutoScalingGroup, asked| {
+        groups.learn(&groups.latest().expect("published"), fresh, at(asked), at(3));
+        desired(&groups)
+    };
+    assert_eq!(learn(&crossing, 1), 10);
+    groups.publish(snapshot(5, 10, &[Terminating, InService]));
+    assert_eq!(desired(&groups), 10);
+    groups.changed(at(7), Change::Desired { group: "g".into(), from: 10, to: 7 });
+    let crossing = snapshot(5, 10, &[Terminating, InService]).groups["g"].asg.as_ref().clone();
+    assert_eq!(learn(&crossing, 6), 7);
+    groups.publish(snapshot(38, 7, &[InService]));
+    // Somebody else raises it, and takes that back: learned sizes count for half a minute.
+    let raised = AutoScalingGroup { desired: 9, ..crossing.clone() };
+    assert_eq!(learn(&raised, 39), 9);
+    groups.publish(snapshot(70, 7, &[InService]));
+    assert_eq!(desired(&groups), 7);
+}
+
+#[test]
+fn nothing_counts_of_a_group_that_had_the_name_before() {
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(snapshot(0, 0, &[]));
+    groups.changed(at(1), Change::Desired { group: "g".into(), from: 0, to: 3 });
+    assert_eq!(desired(&groups), 3);
+    let mut anew = snapshot(10, 0, &[]);
+    let group = Arc::make_mut(anew.groups.get_mut("g").expect("there"));
+    Arc::make_mut(&mut group.asg).arn = "arn:of-another".into();
+    groups.publish(anew);
+    assert_eq!(desired(&groups), 0);
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             }
             let has_hook = |group: &GroupName| shared.hooks.last_seen(group).is_some();
             unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, has_hook, now);
-            failing.0.retain(|instance, _| held.contains_key(instance));
+            failing.forget_all_but(&held);
             before = Some(snapshot);
         }
         let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained && held.counts());
@@ -116,19 +116,45 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Instances whose heartbeats, completions or terminations AWS does not take.
+/// What AWS does not take or answer: told when that begins, now and then while it lasts, and when it ends.
 #[derive(Debug, Default)]
-struct Failing(BTreeMap<InstanceId, Outage>);
+struct Failing {
+    /// Instances whose heartbeats, completions or terminations fail.
+    steps: BTreeMap<InstanceId, Outage>,
+    /// Groups of whose instances AWS does not say since when they are held.
+    questions: BTreeMap<GroupName, Outage>,
+}
 
 impl Failing {
-    /// Tells of a failure, not at every try, and of its end.
+    fn forget_all_but(&mut self, held: &BTreeMap<InstanceId, Held>) {
+        self.steps.retain(|instance, _| held.contains_key(instance));
+        self.questions.retain(|group, _| held.values().any(|held| held.group == *group));
+    }
+
     fn tell(&mut self, held: &BTreeMap<InstanceId, Held>, done: &Done) {
-        let Done::Step { step, instance, pause, error, .. } = done else { return };
-        let group = held.get(instance).map(|held| held.group.as_str());
+        match done {
+            Done::Step { step, instance, pause, error, .. } => {
+                let group = held.get(instance).map(|held| held.group.as_str());
+                self.tell_step(*step, group, instance, *pause, error.as_ref());
+            }
+            Done::Asked { group, instances, answer } => {
+                self.tell_question(group, instances.len(), answer.as_ref().err());
+            }
+        }
+    }
+
+    fn tell_step(
+        &mut self,
+        step: Step,
+        group: Option<&str>,
+        instance: &InstanceId,
+        pause: SignedDuration,
+        error: Option<&AwsError>,
+    ) {
         let name = instance.as_str();
-        let is_termination = *step == Step::Terminate;
+        let is_termination = step == Step::Terminate;
         let Some(error) = error else {
-            let lasted = self.0.remove(instance).and_then(|mut outage| outage.recovered());
+            let lasted = self.steps.remove(instance).and_then(|mut outage| outage.recovered());
             // That one is terminated is told anyway.
             if let Some(lasted) = lasted.filter(|_| !is_termination) {
                 let outage_seconds = lasted.as_secs();
@@ -141,12 +167,31 @@ impl Failing {
             }
             return;
         };
-        let Some(lasted) = self.0.entry(instance.clone()).or_default().failed() else { return };
+        let Some(lasted) = self.steps.entry(instance.clone()).or_default().failed() else { return };
         let (outage_seconds, again_seconds) = (lasted.as_secs(), pause.as_secs());
         if is_termination {
             tracing::warn!(group, instance = name, outage_seconds, again_seconds, error = %chain(error), "termination of a retained instance failed, and is tried again");
         } else {
             tracing::warn!(group, instance = name, outage_seconds, again_seconds, error = %chain(error), "heartbeat or completion of the lifecycle hook failed, and is tried again");
+        }
+    }
+
+    fn tell_question(&mut self, group: &GroupName, instances: usize, error: Option<&AwsError>) {
+        let name = group.as_str();
+        let Some(error) = error else {
+            if let Some(lasted) = self.questions.remove(group).and_then(|mut outage| outage.recovered()) {
+                let outage_seconds = lasted.as_secs();
+                tracing::info!(
+                    group = name,
+                    outage_seconds,
+                    "AWS says again since when instances of the group are held"
+                );
+            }
+            return;
+        };
+        if let Some(lasted) = self.questions.entry(group.clone()).or_default().failed() {
+            let outage_seconds = lasted.as_secs();
+            tracing::warn!(group = name, instances, outage_seconds, error = %chain(error), "AWS does not say since when instances of the group are held, and is asked again");
         }
     }
 }
@@ -180,7 +225,9 @@ fn start_what_is_due(
     }
     for (instance, held) in held {
         let fate = fate(shared, joined, instance, held, now);
-        held.plan_to_let_go(fate.ends_at());
+        if held.plan_to_let_go(fate.ends_at()) {
+            tell_of_a_wait(shared, instance, held, fate, now);
+        }
         if !held.is_due(now) {
             continue;
         }
@@ -203,6 +250,26 @@ fn start_what_is_due(
         };
         running.push(send(Arc::clone(shared), one, step).boxed());
     }
+}
+
+/// Tells for how long an instance is held that has no Node: nobody else says why its hook is not completed.
+fn tell_of_a_wait(shared: &Shared, instance: &InstanceId, held: &Held, fate: Fate, now: Timestamp) {
+    let Some(until) = fate.ends_at().filter(|until| *until > now) else { return };
+    let had_one = shared.nodes.gone_for(instance).is_some();
+    let why = if had_one {
+        "its Node was deleted, and the containers of its pods may run on"
+    } else if held.is_new {
+        "it has just been launched, and may still register"
+    } else {
+        "it may have had a Node before this process ran"
+    };
+    tracing::info!(
+        group = held.group.as_str(),
+        instance = instance.as_str(),
+        until = %later(until, shared.clock.ahead()),
+        why,
+        "an instance without a Node is held; then its lifecycle hook is completed"
+    );
 }
 
 async fn ask_since(shared: Arc<Shared>, group: GroupName, questions: Vec<Question>) -> Done {

@@ -685,9 +685,7 @@ async fn read_groups_now(shared: &Shared, groups: &[GroupName]) -> Result<(), Aw
         let group = shared.protection.brought_up_to_date(group);
         // The size of one that is not selected any more is that of what is left of it.
         if let Some(view) = shared.groups.latest().filter(|_| shared.selectors.selects(&group)) {
-            for change in Change::learned(&view, &group, at) {
-                shared.groups.changed(at, change);
-            }
+            shared.groups.learn(&view, &group, at, shared.clock.now());
         }
         let leaving = group.instances.iter().filter(|instance| instance.lifecycle.is_leaving());
         let leaving = leaving.map(|instance| (instance.id.clone(), instance.lifecycle)).collect();

@@ -10,9 +10,10 @@ use crate::aws::{Instance, Lifecycle};
 use crate::cluster::{Budget, Nodes, PodView, Store};
 use crate::groups::Group;
 use crate::groups::hooks::HookState;
+use crate::groups::sizes::SizeError;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::scale_in::class::{Class, Daemon};
-use crate::scale_in::context::may_lose;
+use crate::scale_in::context::removable;
 use crate::scale_in::record::Cause;
 use crate::scale_in::settings::Settings;
 use crate::scale_in::status::Wait;
@@ -59,8 +60,8 @@ pub struct Member {
     pub hook: HookState,
     /// The group's own limit on drains.
     pub drain_timeout: Option<DrainTimeout>,
-    /// Whether the group may shrink by one.
-    pub may_shrink: bool,
+    /// Whether the group may shrink by it.
+    pub removable: Result<(), SizeError>,
 }
 
 impl Member {
@@ -72,7 +73,7 @@ impl Member {
             lifecycle: instance.lifecycle,
             hook,
             drain_timeout: tags::drain_timeout(&asg.tags),
-            may_shrink: may_lose(nodes, asg, &instance.id),
+            removable: removable(nodes, asg, &instance.id),
         }
     }
 }

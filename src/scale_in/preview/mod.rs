@@ -17,6 +17,7 @@ use super::record::{Annotation, Cause, Record, Release, Request, Written};
 use super::status::Wait;
 use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
+use crate::groups::sizes::SizeError;
 
 /// Plays a scale-in of the node through, from now on. One under way is carried on, and a person's request that waits is begun; else
 /// `cause` begins one.
@@ -79,12 +80,16 @@ fn refusal(facts: &Facts, record: &Record, under_way: bool) -> Option<String> {
     }
     let member = facts.member().filter(|_| !under_way)?;
     let is_to_shrink = record.release == Release::TerminateAndDecrement && member.lifecycle.is_live();
-    let group = &member.group;
+    let why = member.removable.as_ref().err().filter(|_| is_to_shrink)?;
     let refused =
         if record.cause == Cause::Operator { "the request is not met" } else { "DeleteNodes is refused" };
-    (is_to_shrink && !member.may_shrink).then(|| {
-        format!("group {group} is at its minimum: {refused}; annotate the Node with ebbtide/scale-in=replace to have it replaced")
-    })
+    let instead = match why {
+        SizeError::BelowMin { .. } | SizeError::BelowMinUnits { .. } => {
+            "; annotate the Node with ebbtide/scale-in=replace to have it replaced"
+        }
+        _ => "",
+    };
+    Some(format!("{why}: {refused}{instead}"))
 }
 
 fn notes(facts: &Facts) -> Vec<String> {

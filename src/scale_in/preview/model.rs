@@ -225,7 +225,7 @@ impl<'a> Model<'a> {
             own_pod: None,
             attachments: self.facts.attachments,
             targets: Targets::NotAsked,
-            may_shrink: &|| member.is_none_or(|member| member.may_shrink),
+            may_shrink: &|| member.is_none_or(|member| member.removable.is_ok()),
             turn: &|| Turn::Now,
             permit: &|| Permit::Granted,
             instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },

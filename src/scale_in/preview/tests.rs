@@ -70,7 +70,7 @@ fn facts(pods: Vec<PodView>, budgets: Vec<PodDisruptionBudget>) -> Facts {
             lifecycle: Lifecycle::InService,
             hook: HookState::Known(TerminatingHooks::default()),
             drain_timeout: None,
-            may_shrink: true,
+            removable: Ok(()),
         }),
         settings: settings(),
     }
@@ -203,15 +203,30 @@ fn with_our_hook_aws_is_told_first_and_the_hook_completed_last() {
     assert!(matches!(preview.end, End::Released { after_seconds: 35..=60 }), "{preview:#?}");
 }
 
+fn at_minimum() -> SizeError {
+    SizeError::BelowMin { group: "web".into(), size: 2, min: 3 }
+}
+
 #[test]
 fn what_would_not_begin_says_why() {
     let mut at_minimum = facts(vec![pod("web", 30)], Vec::new());
-    member(&mut at_minimum).may_shrink = false;
+    member(&mut at_minimum).removable = Err(SizeError::BelowMin { group: "web".into(), size: 2, min: 3 });
+    let mut suspended = facts(vec![pod("web", 30)], Vec::new());
+    let why = "its process Terminate is suspended".to_owned();
+    member(&mut suspended).removable = Err(SizeError::Stopped { group: "web".into(), change: "shrink", why });
     let mut elsewhere = facts(Vec::new(), Vec::new());
     elsewhere.node.spec = None;
     let outside = Facts { place: Place::Outside, ..facts(Vec::new(), Vec::new()) };
-    for (facts, word) in [(at_minimum, "minimum"), (elsewhere, "provider id"), (outside, "none of")] {
-        let End::Refused { why } = played(&facts).end else { panic!("refused") };
+    let refused = |facts: &Facts| match played(facts).end {
+        End::Refused { why } => why,
+        end => panic!("{end:?}"),
+    };
+    let why = refused(&at_minimum);
+    assert!(why.contains("2 instances, its minimum is 3") && why.contains("replace"), "{why}");
+    let why = refused(&suspended);
+    assert!(why.contains("Terminate is suspended") && !why.contains("replace"), "{why}");
+    for (facts, word) in [(elsewhere, "provider id"), (outside, "none of")] {
+        let why = refused(&facts);
         assert!(why.contains(word), "{why}");
     }
 }
@@ -254,7 +269,7 @@ fn of_a_pod_that_is_still_there_for_no_reason_that_is_seen_only_that_is_told() {
 /// What a request on the Node comes to, in a group at its minimum or not.
 fn of_request(text: &str, may_shrink: bool) -> Preview {
     let mut facts = facts(vec![pod("web", 30)], Vec::new());
-    member(&mut facts).may_shrink = may_shrink;
+    member(&mut facts).removable = if may_shrink { Ok(()) } else { Err(at_minimum()) };
     facts.node.metadata.annotations.get_or_insert_default().insert(names::RECORD.into(), text.into());
     played(&facts)
 }

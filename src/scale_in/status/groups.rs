@@ -31,6 +31,8 @@ pub struct GroupStatus {
     pub frozen: Option<String>,
     /// Scaling processes that somebody has suspended.
     pub suspended: Vec<String>,
+    /// Whether its instances have weights: it is not grown then.
+    pub weighted: bool,
     /// Why launches fail, if they do.
     pub launches: Option<Launches>,
     /// What a new node will be like; `null` while that is looked up.
@@ -113,6 +115,7 @@ impl GroupStatus {
                 Frozen::Deleting => "being deleted".to_owned(),
             }),
             suspended: asg.suspended.iter().cloned().collect(),
+            weighted: asg.is_weighted(),
             launches: group.failure.as_ref().map(Launches::from),
             template: group.template.as_ref().map(TemplateStatus::of),
             hook: HookStatus::from(hook),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use serde_json::json;
 
 use super::scene::*;
 use crate::cluster::{Answer, PodName, PodView};
@@ -16,6 +17,31 @@ use crate::scale_in::memory::Task;
 use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::OnDeadline;
 use crate::scale_in::waiting::WaitReason;
+
+/// Whoever records another scale-in announces it; of one that cluster-autoscaler asked for, it may be a replica that does not lead.
+#[test]
+fn a_recorded_scale_in_is_announced_if_cluster_autoscaler_has_just_asked_for_it() {
+    let announces = |mut scene: Scene| reasons(&scene.plan()).contains(&"ScaleInDraining");
+    let by_autoscaler = || node().asked_by(Cause::Autoscaler, Release::TerminateAndDecrement);
+    assert!(announces(by_autoscaler().with(pod("web"))));
+    assert!(!announces(by_autoscaler().in_phase(Phase::Flushing)));
+    assert!(!announces(node().asked_by(Cause::Operator, Release::Terminate).with(pod("web"))));
+    let mut long_ago = by_autoscaler().with(pod("web"));
+    long_ago.later(60);
+    assert!(!announces(long_ago));
+}
+
+#[test]
+fn a_node_that_cannot_be_written_is_told_of_from_the_fifth_failure_on() {
+    let mut scene = node().by_autoscaler().with(pod("web"));
+    scene.memory.not_written = Some("a policy refuses it".into());
+    let mut told = Vec::new();
+    for _ in 0..6 {
+        scene.memory.failed(&Task::Node, scene.now, None);
+        told.push(reasons(&scene.plan()).contains(&"ScaleInNotWritten"));
+    }
+    assert_eq!(told, [false, false, false, false, true, false]);
+}
 
 /// DaemonSet pods would be asked to go before a pod that the watch has not shown.
 #[test]
@@ -155,16 +181,16 @@ fn a_pod_that_came_under_the_cordon_is_asked_once_the_next_one_will_be_told_from
     let come_back = || {
         let mut scene = node().by_autoscaler().with(pod("slow").going(900));
         scene.plan();
-        scene.now = at(5);
-        scene.with(PodView { created: Some(at(6)), ..pod("bound") })
+        scene.now = at(60);
+        scene.with(PodView { created: Some(at(61)), ..pod("bound") })
     };
     let mut scene = come_back();
     let plan = scene.plan();
-    assert_eq!((plan.wake_at, evictions(&plan)), (Some(at(6)), vec![]));
+    assert_eq!((plan.wake_at, evictions(&plan)), (Some(at(61)), vec![]));
     assert_eq!(plan.waiting[0].why, WaitReason::Queued);
     scene.later(1);
     assert_eq!(evictions(&scene.plan()).len(), 1);
-    let mut scene = come_back().until(40);
+    let mut scene = come_back().until(95);
     assert_eq!(evictions(&scene.plan()).len(), 1, "its grace would not fit any more");
 }
 
@@ -184,6 +210,79 @@ fn a_deletion_says_whether_the_pod_had_come_back() {
         owner.expect("a workload").1
     };
     assert_eq!([-100, 100].map(deleted), [false, true]);
+}
+
+/// Its kubelet was heard last at 0.
+fn unheard(scene: &mut Scene, status: &str) {
+    let ready = json!({ "type": "Ready", "status": status, "lastTransitionTime": at(0) });
+    scene.patch(&json!({ "status": { "conditions": [ready] } }));
+}
+
+#[test]
+fn a_patient_pod_is_to_start_elsewhere_once_its_machine_counts_as_lost() {
+    for (status, are_cut_off, from) in
+        [("Unknown", false, Some(300)), ("Unknown", true, Some(3_600)), ("False", false, None)]
+    {
+        let mut scene = node().by_autoscaler().with(pod("db").wishing(names::DRAIN, "wait"));
+        unheard(&mut scene, status);
+        scene.are_kubelets_cut_off = are_cut_off;
+        let asked = (1..=3_600).find(|second| {
+            scene.now = at(*second);
+            !evictions(&scene.plan()).is_empty()
+        });
+        assert_eq!(asked, from, "{status} {are_cut_off}");
+    }
+}
+
+/// It is the API server that does not hear, or whoever looks.
+#[test]
+fn a_machine_that_is_not_heard_of_is_not_dead_where_most_are_not() {
+    for (are_cut_off, expected) in
+        [(false, events::flushing_dead()), (true, events::flushing(Duration::from_secs(5)))]
+    {
+        let mut scene = node().by_autoscaler();
+        unheard(&mut scene, "Unknown");
+        scene.are_kubelets_cut_off = are_cut_off;
+        scene.memory.empty_since = Some(at(0));
+        scene.later(100);
+        assert!(all(&scene.plan()).contains(&Action::Announce(expected)), "{are_cut_off}");
+    }
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    scene.are_kubelets_cut_off = true;
+    scene.plan();
+    let looks_again = scene.plan().wake_at.expect("nothing on the Node need change");
+    assert!(looks_again <= at(60), "{looks_again}");
+}
+
+#[test]
+fn a_pod_that_is_cut_at_the_deadline_is_deleted_again_after_a_pause_where_that_fails() {
+    let mut scene = node().by_autoscaler().with(pod("web")).until(200);
+    scene.plan();
+    scene.blocked("web");
+    scene.now = at(190);
+    assert_eq!(deletions(&scene.plan()).len(), 1);
+    scene.answered("web", Answer::Unclear("etcd timed out".into()));
+    assert_eq!(deletions(&scene.plan()), []);
+    scene.later(2);
+    assert_eq!(deletions(&scene.plan()).len(), 1);
+}
+
+/// A webhook takes the cordon out.
+#[test]
+fn a_node_whose_writes_do_not_stay_is_written_at_a_pace() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    let mut write = |scene: &mut Scene| {
+        scene.patch(&json!({ "spec": { "unschedulable": null } }));
+        let plan = scene.plan();
+        (plan.writes_node(), plan.wake_at)
+    };
+    let written: Vec<bool> = (0..8).map(|_| write(&mut scene).0).collect();
+    let times = written.iter().take_while(|written| **written).count();
+    assert!((3..=4).contains(&times) && !written[times..].contains(&true), "{written:?}");
+    let (_, wake_at) = write(&mut scene);
+    scene.now = wake_at.expect("it is written again");
+    assert!(scene.now <= at(2), "{}", scene.now);
+    assert!(write(&mut scene).0);
 }
 
 #[test]

@@ -46,6 +46,20 @@ fn a_cordon_goes_with_the_scale_in_if_cluster_autoscaler_set_it_with_its_taint()
         scene.patch(&node_patch::take_off(&view, node_patch::marks(&view)));
         assert_eq!(scene.view().unschedulable, stays, "cordoned {second} s after the taint");
     }
+    // A person's, right after our taint.
+    let mut scene = node().by_autoscaler();
+    let cordon =
+        json!({ "key": names::UNSCHEDULABLE, "effect": "NoSchedule", "timeAdded": at(1).to_string() });
+    let ours = json!({
+        "key": names::TO_BE_DELETED, "value": at(0).as_second().to_string(), "effect": "PreferNoSchedule",
+    });
+    scene.patch(&json!({
+        "metadata": { "annotations": { names::MARKS: "load-balancer,taint" } },
+        "spec": { "unschedulable": true, "taints": [ours, cordon] },
+    }));
+    let view = scene.view();
+    let renewed = node_patch::put_on(&view, node_patch::marks(&view), at(200)).expect("the taint is old");
+    assert_eq!(renewed["metadata"]["annotations"][names::MARKS], json!("load-balancer,taint"));
     // A person's, while our taint is there already.
     let mut scene = node().by_autoscaler();
     let view = scene.view();

@@ -313,6 +313,15 @@ fn a_machine_that_stops_stays_closed_until_it_has_started_again_or_has_not_stopp
 }
 
 #[test]
+fn an_end_that_is_now_limits_nothing_any_more() {
+    for (second, ends_at) in [(0, None), (1, Some(at(1)))] {
+        let mut scene = told(node().with(pod("web")).by_autoscaler(), spot(second));
+        scene.plan();
+        assert_eq!(scene.record().ends_at, ends_at);
+    }
+}
+
+#[test]
 fn a_notice_does_not_wait_behind_a_persons_request() {
     let mut scene = told(node().with(pod("web")), spot(120)).annotated("now");
     scene.turn = Turn::waits(1, 0);

@@ -251,7 +251,7 @@ fn led_again(grace: i64, leads_since: i64) -> (Scene, i64) {
 #[test]
 fn a_limit_of_ours_that_passed_while_nobody_led_counts_anew_and_one_too_close_takes_no_grace() {
     // 60 s of grace, 5 s to flush, 5 s of margin, 3 s for the kubelet and a late timer.
-    for (leads_since, by) in [(7_200, 10_800), (3_590, 3_663), (3_000, 3_600), (0, 3_600)] {
+    for (leads_since, by) in [(7_200, 10_800), (3_600, 7_200), (3_590, 3_663), (3_000, 3_600), (0, 3_600)] {
         let (mut scene, told) = led_again(60, leads_since);
         assert_eq!(told, by, "{leads_since}");
         let mut asked = Vec::new();
@@ -282,16 +282,84 @@ fn a_limit_of_ours_that_passed_while_nobody_led_counts_anew_and_one_too_close_ta
     assert_eq!(led_again(7_200, 1_800).1, 3_600);
 }
 
+/// The option was not set when it began.
+#[test]
+fn a_limit_that_is_not_on_record_counts_from_the_request_whoever_leads() {
+    let mut scene = node().with(pod("web")).by_autoscaler();
+    scene.plan();
+    scene.settings.drain_timeout = Some(Duration::from_hours(1));
+    (scene.now, scene.leads_since) = (at(100), at(100));
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(3_600)));
+}
+
+#[test]
+fn a_limit_that_somebody_brings_closer_late_in_a_drain_leaves_the_one_on_record_where_it_is() {
+    let (mut scene, _) = led_again(60, 100);
+    scene.settings.drain_timeout = Some(Duration::from_secs(3_000));
+    scene.now = at(3_550);
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(3_600)), "the pod's grace would take until 3,623");
+}
+
+/// AWS does not say since when the hook holds the instance, and an earlier run knew.
+#[test]
+fn the_nearer_deadline_of_an_earlier_run_stands_where_it_is_not_known_since_when_a_hook_holds() {
+    for (at_the_latest, written, expected) in
+        [(true, 500, 500), (false, 500, 5_950), (true, 9_000, 5_950), (true, 10, 5_950)]
+    {
+        let mut scene =
+            node().hooked(60).with(pod("web")).asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        let record = Record { release_by: Some(at(written)), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        scene.instance = in_group(Lifecycle::TerminatingWait);
+        (scene.now, scene.leads_since) = (at(20), at(10));
+        (scene.held_since, scene.held_at_the_latest) = (Some(at(10)), at_the_latest);
+        scene.plan();
+        assert_eq!(scene.record().release_by, Some(at(expected)), "{at_the_latest} {written}");
+    }
+}
+
+#[test]
+fn the_time_out_of_a_hook_is_on_record_only_of_an_instance_that_leaves_by_it() {
+    for (release, seconds) in [(Release::CompleteHook, Some(60)), (Release::Terminate, None)] {
+        let mut scene = node().hooked(60).with(pod("web")).asked_by(Cause::Operator, release);
+        scene.instance = in_group(Lifecycle::ReplacingVolumeWait);
+        scene.held_since = Some(at(0));
+        scene.plan();
+        assert_eq!(scene.record().heartbeat_timeout_seconds, seconds);
+    }
+}
+
+/// Held, it would get none, and its hook would end the drain.
+#[test]
+fn nothing_is_terminated_under_a_hook_whose_heartbeats_aws_denies_until_one_has_been_tried_again() {
+    let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
+    scene.heartbeats_denied_at = Some(at(0));
+    scene.later(1);
+    let plan = scene.plan();
+    assert!(!touches_aws(&plan));
+    assert!(!plan.actions.iter().any(|action| matches!(action, Action::Heartbeat { .. })));
+    scene.later(299);
+    let plan = scene.plan();
+    assert!(!touches_aws(&plan));
+    assert!(plan.actions.contains(&Action::Heartbeat { hook: hook(60), instance: "i-1".into() }));
+    scene.heartbeats_denied_at = None;
+    assert!(touches_aws(&scene.plan()));
+}
+
 #[test]
 fn an_end_that_a_machine_has_outlived_cuts_nobody_short() {
-    for (status, ends) in [("True", None), ("Unknown", Some(at(120)))] {
+    for (status, second, ends) in
+        [("True", 241, None), ("True", 240, Some(at(120))), ("Unknown", 241, Some(at(120)))]
+    {
         let mut scene = node().asked_by(Cause::ScheduledEvent, Release::Terminate).with(pod("web").grace(60));
         let record = Record { ends_at: Some(at(120)), release_by: Some(at(120)), ..scene.record() };
         scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
         ready(&mut scene, status);
-        scene.later(241);
+        scene.later(second);
         scene.plan();
-        assert_eq!(scene.record().ends_at, ends, "{status}");
+        assert_eq!(scene.record().ends_at, ends, "{status} {second}");
         if ends.is_none() {
             assert_eq!(evictions(&scene.plan()), [("web".into(), None)]);
         }
@@ -804,6 +872,64 @@ fn a_refused_decrement_gives_the_node_back() {
     assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
     assert_eq!(spec(&scene), (false, vec![], false));
     assert_eq!(scene.view().record, None);
+}
+
+/// The description may be from before somebody else has ended it.
+#[test]
+fn a_refused_decrement_gives_the_node_back_only_once_a_later_look_shows_its_instance_in_service() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    scene.later(20);
+    scene.memory.at_minimum_since = Some(at(10));
+    let seen =
+        |second| Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(second) };
+    scene.instance = seen(9);
+    let plan = scene.plan();
+    assert_eq!((reasons(&plan), plan.actions), (vec![], vec![Action::Refresh]));
+    scene.instance = seen(10);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
+}
+
+/// A pod may have come that the watch has not shown.
+#[test]
+fn a_release_waits_for_pods_that_are_being_listed_anew_and_not_beyond_its_limit() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing).until(100);
+    scene.is_relisting = true;
+    scene.later(94);
+    let plan = scene.plan();
+    assert_eq!((touches_aws(&plan), plan.wake_at), (false, Some(at(95))));
+    scene.later(1);
+    assert!(touches_aws(&scene.plan()));
+}
+
+#[test]
+fn a_node_whose_scale_in_is_called_off_too_late_stays_closed_until_a_look_shows_what_came_of_it() {
+    let mut scene = node().by_autoscaler();
+    let record = Record { terminate_at: Some(at(0)), ..scene.record() };
+    scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    scene.later(100);
+    let seen =
+        |second| Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(second) };
+    scene.instance = seen(100);
+    scene.plan();
+    let plan = scene.plan();
+    assert_eq!((plan.wake_at, spec(&scene).0), (Some(at(345)), true));
+    scene.now = at(345);
+    scene.instance = seen(344);
+    assert!(scene.plan().actions.contains(&Action::Refresh));
+    scene.instance = seen(345);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
+}
+
+#[test]
+fn whoever_takes_the_record_off_too_late_is_told_that_the_scale_in_goes_on() {
+    let mut scene = node().by_autoscaler();
+    let record = scene.record();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    scene.memory.lost = Some(record);
+    scene.instance = in_group(Lifecycle::TerminatingProceed);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInGoesOn"]);
 }
 
 #[test]

@@ -39,6 +39,33 @@ fn an_instance_in_service_again_ends_its_scale_in_once_a_new_refresh_shows_it_an
     assert_eq!((scene.view().record, spec(&scene)), (None, (false, vec![], false)));
 }
 
+/// The program has started anew, and AWS describes the instance as it was before the last one was told that it ends.
+#[test]
+fn an_instance_that_an_earlier_run_had_ended_is_not_back_before_that_shows_for_certain() {
+    let told = || {
+        let mut scene = node().asked_by(Cause::Autoscaler, Release::CompleteHook).hooked(60).with(pod("web"));
+        let record = Record { terminate_at: Some(at(0)), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        scene
+    };
+    let back_at = |mut scene: Scene| {
+        for second in (0..600).step_by(5) {
+            scene.now = at(second);
+            shown(&mut scene, Lifecycle::InService);
+            if reasons(&scene.plan()).contains(&"ScaleInReturned") {
+                return second;
+            }
+        }
+        panic!("never back");
+    };
+    assert_eq!(back_at(told()), 345);
+    // This one has seen it leave.
+    let mut scene = told();
+    shown(&mut scene, Lifecycle::TerminatingWait);
+    scene.plan();
+    assert_eq!(back_at(scene), 30);
+}
+
 /// Else cluster-autoscaler would count it as a node to come for ever, and remove it never.
 #[test]
 fn a_node_that_does_not_become_ready_when_its_instance_is_back_leaves_no_more() {

@@ -253,6 +253,15 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
         ("deleting", group(&|g| g.asg.frozen = Some(Frozen::Deleting)), "groups", Severity::Note, "deleted"),
         ("no tag", group(&|g| g.asg.tags.clear()), "tags", Severity::Warning, "no tag"),
         (
+            "Terraform's tag",
+            group(&|g| {
+                g.asg.tags = [("k8s.io/cluster-autoscaler/prod".to_owned(), "owned".to_owned())].into();
+            }),
+            "tags",
+            Severity::Note,
+            "Terraform's role does not",
+        ),
+        (
             "bad tag",
             group(&|g| drop(g.asg.tags.insert("ebbtide/drain-timeout".into(), "soon".into()))),
             "tags",

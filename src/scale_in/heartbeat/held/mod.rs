@@ -6,11 +6,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::aws::{AwsError, Lifecycle};
-use crate::clock::{elapsed, later, signed, spread};
+use crate::clock::{backoff, elapsed, later, signed, spread};
 use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::held_since::{CLOCKS_DIFFER, Question};
-use crate::telemetry::chain;
 
 /// First heartbeats of instances held at the same moment are spread over this time. The shortest time-out is 30 s, and
 /// three refreshes are due in it.
@@ -59,6 +58,8 @@ pub(super) struct Held {
     pub(super) at_the_latest: bool,
     /// ... and when to ask if not; `None` while a question is under way.
     ask_at: Option<Timestamp>,
+    /// How often that had no answer, in a row.
+    unanswered: u32,
     pub(super) next: Timestamp,
     /// Nobody has seen it held: the view is too old to show that, or that it is not.
     is_presumed: bool,
@@ -195,14 +196,16 @@ impl Held {
         (!self.in_flight).then_some(self.next).into_iter().chain(self.ask_at)
     }
 
-    /// Sets when to let it go; `None`: keep it.
-    pub(super) fn plan_to_let_go(&mut self, at: Option<Timestamp>) {
+    /// Sets when to let it go; `None`: keep it. Returns whether it was to be kept before, and is not any more.
+    pub(super) fn plan_to_let_go(&mut self, at: Option<Timestamp>) -> bool {
+        let is_new = at.is_some() && self.let_go_at.is_none();
         self.let_go_at = at;
         match at {
             Some(at) if !self.is_let_go => self.next = self.next.min(at),
             Some(_) => {}
             None => self.is_let_go = false,
         }
+        is_new
     }
 }
 
@@ -293,6 +296,7 @@ pub(super) fn observe(
                 since,
                 at_the_latest: false,
                 ask_at,
+                unanswered: 0,
                 next,
                 is_presumed,
                 renewed: None,
@@ -342,6 +346,7 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
             for (instance, since) in since {
                 if let Some(held) = held.get_mut(&instance) {
                     held.began(since);
+                    held.unanswered = 0;
                     if since.is_none() {
                         let is_late = later(held.seen, SAYS_BY_THEN) <= now;
                         held.ask_at = Some(later(now, if is_late { REFUSED } else { ASK_AGAIN }));
@@ -349,11 +354,12 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
                 }
             }
         }
-        Done::Asked { group, instances, answer: Err(error) } => {
-            let pause = if error.is_transient() { ASK_AGAIN } else { REFUSED };
-            tracing::warn!(group = group.as_str(), instances = instances.len(), again_seconds = pause.as_secs(), error = %chain(&error), "AWS does not say since when instances of the group are held, and is asked again");
+        Done::Asked { instances, answer: Err(error), .. } => {
             for instance in instances {
                 if let Some(held) = held.get_mut(&instance) {
+                    held.unanswered += 1;
+                    let pause = backoff(held.unanswered, ASK_AGAIN.unsigned_abs(), REFUSED.unsigned_abs());
+                    let pause = if error.is_transient() { signed(pause) } else { REFUSED };
                     held.ask_at = Some(later(now, pause));
                     if !error.is_transient() || later(held.seen, SAYS_BY_THEN) <= now {
                         held.began(None);

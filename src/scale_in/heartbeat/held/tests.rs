@@ -42,6 +42,7 @@ fn what_waits_is_held_at_once_and_what_does_not_is_let_go() {
 
 fn held() -> Held {
     Held {
+        unanswered: 0,
         group: "g".into(),
         lifecycle: Lifecycle::TerminatingWait,
         seen: at(0),
