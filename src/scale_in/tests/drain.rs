@@ -271,7 +271,7 @@ fn a_pod_that_is_cut_at_the_deadline_is_deleted_again_after_a_pause_where_that_f
 #[test]
 fn a_node_whose_writes_do_not_stay_is_written_at_a_pace() {
     let mut scene = node().by_autoscaler().with(pod("web").going(900));
-    let mut write = |scene: &mut Scene| {
+    let write = |scene: &mut Scene| {
         scene.patch(&json!({ "spec": { "unschedulable": null } }));
         let plan = scene.plan();
         (plan.writes_node(), plan.wake_at)
