@@ -65,7 +65,7 @@ pub(super) fn marks(node: &NodeView) -> BTreeSet<Mark> {
 
 /// What nobody else puts on. The cordon may be anybody's.
 fn evident_marks(node: &NodeView) -> BTreeSet<Mark> {
-    let is_label = node.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).as_deref() == Some(LABEL_VALUE);
+    let is_label = node.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS) == Some(LABEL_VALUE);
     let evident = [has_our_taint(node).then_some(Mark::Taint), is_label.then_some(Mark::LoadBalancer)];
     evident.into_iter().flatten().collect()
 }

@@ -164,9 +164,9 @@ mod tests {
         returns.see_node(false, at(200));
         returns.see_node(true, at(201));
         returns.see_node(true, at(210));
-        let (e, f) = (bound("e", 261), bound("f", 262));
-        returns.see(&on_the_node(&[&e, &f]));
-        assert!(!returns.is_given_up(&e) && returns.is_given_up(&f));
+        let (early, late) = (bound("e", 261), bound("f", 262));
+        returns.see(&on_the_node(&[&early, &late]));
+        assert!(!returns.is_given_up(&early) && returns.is_given_up(&late));
     }
 
     /// The API server's clock is ahead, or ours was set back.

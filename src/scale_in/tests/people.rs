@@ -96,7 +96,7 @@ fn where_nothing_lists_the_marks_any_more_what_is_certainly_ours_comes_off_and_p
         scene.patch(
             &json!({ "metadata": { "labels": labels }, "spec": { "unschedulable": true, "taints": [taint] } }),
         );
-        let reasons = reasons(&scene.plan()).to_vec();
+        let reasons = reasons(&scene.plan());
         (reasons, spec(&scene))
     };
     let (told, nothing): (Vec<&str>, Vec<&str>) = (vec!["ScaleInCancelled"], vec![]);

@@ -296,7 +296,7 @@ fn a_limit_that_is_not_on_record_counts_from_the_request_whoever_leads() {
 #[test]
 fn a_limit_that_somebody_brings_closer_late_in_a_drain_leaves_the_one_on_record_where_it_is() {
     let (mut scene, _) = led_again(60, 100);
-    scene.settings.drain_timeout = Some(Duration::from_secs(3_000));
+    scene.settings.drain_timeout = Some(Duration::from_mins(50));
     scene.now = at(3_550);
     scene.plan();
     assert_eq!(scene.record().release_by, Some(at(3_600)), "the pod's grace would take until 3,623");
