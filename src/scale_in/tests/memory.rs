@@ -63,6 +63,19 @@ fn that_a_budget_refuses_a_pod_is_known_until_something_else_does() {
 }
 
 #[test]
+fn a_completion_that_passes_by_itself_is_tried_again_soon() {
+    let operation = Operation::CompleteLifecycleAction;
+    let throttled = Err(AwsError::of_service(operation, 400, "Throttling", "Rate exceeded"));
+    let mut memory = Memory::default();
+    for about in [500, 1_000, 2_000, 4_000, 5_000, 5_000] {
+        memory.note_completion(&throttled, at(0));
+        let again = memory.may_try_at(&Task::Complete).expect("no try is under way");
+        let pause = again.duration_since(at(0)).as_millis();
+        assert!((about * 8 / 10..=about * 12 / 10).contains(&pause), "{pause} ms, not about {about}");
+    }
+}
+
+#[test]
 fn what_is_put_off_is_tried_after_its_pause() {
     let mut memory = Memory::default();
     memory.put_off(&Task::Refresh, at(10), SignedDuration::from_secs(30));
