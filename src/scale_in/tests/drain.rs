@@ -251,7 +251,7 @@ fn a_machine_that_is_not_heard_of_is_not_dead_where_most_are_not() {
     scene.are_kubelets_cut_off = true;
     scene.plan();
     let looks_again = scene.plan().wake_at.expect("nothing on the Node need change");
-    assert!(looks_again <= at(60), "{looks_again}");
+    assert!(looks_again <= at(10), "{looks_again}");
 }
 
 #[test]

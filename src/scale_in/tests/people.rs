@@ -7,6 +7,7 @@ use crate::aws::Lifecycle;
 use crate::cluster::PodView;
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::events::{self, ScaleInEvent};
 use crate::scale_in::membership::Membership;
 use crate::scale_in::record::{Cause, Release};
 use crate::scale_in::turn::Turn;
@@ -60,7 +61,7 @@ fn marks_that_somebody_takes_off_with_the_record_are_known() {
     let mut scene = node().by_autoscaler().with(pod("web").going(900));
     scene.plan();
     scene.patch(&json!({ "metadata": { "annotations": { names::MARKS: null, names::RECORD: null } } }));
-    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
+    assert_eq!(told(&scene.plan()), [events::cancelled_by_a_person()]);
     assert_eq!((spec(&scene), scene.plan().actions), ((false, vec![], false), vec![]));
 }
 
@@ -89,21 +90,35 @@ fn marks_that_somebody_has_taken_off_are_found_again() {
 #[test]
 fn where_nothing_lists_the_marks_any_more_what_is_certainly_ours_comes_off_and_people_are_told_of_the_cordon()
 {
-    let left = |label: &str, effect: &str| {
+    let left = |label: &str, effect: &str, is_cordoned: bool| {
         let mut scene = node();
         let taint = json!({ "key": names::TO_BE_DELETED, "value": "1", "effect": effect });
         let labels = json!({ names::EXCLUDE_FROM_LOAD_BALANCERS: label });
-        scene.patch(
-            &json!({ "metadata": { "labels": labels }, "spec": { "unschedulable": true, "taints": [taint] } }),
-        );
-        let reasons = reasons(&scene.plan());
-        (reasons, spec(&scene))
+        let spec_of_node = json!({ "unschedulable": is_cordoned, "taints": [taint] });
+        scene.patch(&json!({ "metadata": { "labels": labels }, "spec": spec_of_node }));
+        let told = told(&scene.plan());
+        (told, spec(&scene))
     };
-    let (told, nothing): (Vec<&str>, Vec<&str>) = (vec!["ScaleInCancelled"], vec![]);
-    assert_eq!(left("ebbtide", "PreferNoSchedule"), (told.clone(), (true, vec![], false)));
-    assert_eq!(left("true", "PreferNoSchedule"), (told, (true, vec![], true)));
+    let cordon_stays = || vec![events::cancelled_without_a_list()];
+    assert_eq!(left("ebbtide", "PreferNoSchedule", true), (cordon_stays(), (true, vec![], false)));
+    assert_eq!(left("true", "PreferNoSchedule", true), (cordon_stays(), (true, vec![], true)));
+    let is_open = vec![events::cancelled_by_a_person()];
+    assert_eq!(left("ebbtide", "PreferNoSchedule", false), (is_open, (false, vec![], false)));
     let theirs = vec![names::TO_BE_DELETED.to_owned()];
-    assert_eq!(left("true", "NoSchedule"), (nothing, (true, theirs, true)), "cluster-autoscaler drains it");
+    assert_eq!(
+        left("true", "NoSchedule", true),
+        (vec![], (true, theirs, true)),
+        "cluster-autoscaler drains it"
+    );
+}
+
+/// What a plan announces.
+fn told(plan: &Plan) -> Vec<ScaleInEvent> {
+    let event = |action| match action {
+        Action::Announce(event) => Some(event),
+        _ => None,
+    };
+    all(plan).into_iter().filter_map(event).collect()
 }
 
 #[test]

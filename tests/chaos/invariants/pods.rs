@@ -200,9 +200,12 @@ impl History {
         {
             return true;
         }
-        // cluster-autoscaler gives a pod without a grace none, and so does a person: its object has gone before its containers have.
-        if run.asked.is_some_and(|asked| asked.grace == 0 && at < asked.at + KILLED)
-            && (self.is_drained_by_autoscaler(instance, at) || at >= self.mended())
+        // cluster-autoscaler gives a pod without a grace none, and so do a person and, where its machine is not heard of, the taint manager:
+        // its object has gone before its containers have.
+        if let Some(asked) = run.asked.filter(|asked| asked.grace == 0 && at < asked.at + KILLED)
+            && (asked.by == By::Controller
+                || self.is_drained_by_autoscaler(instance, at)
+                || at >= self.mended())
         {
             return true;
         }
