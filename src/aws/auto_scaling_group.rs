@@ -212,6 +212,11 @@ impl AutoScalingGroup {
         usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count())
     }
 
+    /// Whether it is not the group that had its name before, but one made anew. An answer without an ARN says nothing of that.
+    pub fn is_another(&self, before: &Self) -> bool {
+        self.arn != before.arn && !self.arn.is_empty() && !before.arn.is_empty()
+    }
+
     /// Whether its sizes are units of capacity, not instances.
     pub fn is_weighted(&self) -> bool {
         self.weights.is_some()

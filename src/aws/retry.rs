@@ -31,7 +31,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct Patience {
     /// Time-out of an attempt.
     pub(super) attempt: Duration,
-    /// No attempt begins later than this after the first.
+    /// All attempts begin within this time from the first; with none, there is one.
     pub(super) within: Duration,
     /// Longest pause between attempts.
     pub(super) longest_pause: Duration,
@@ -51,7 +51,7 @@ pub(super) const LOOK_UP: Patience = Patience::new(5_000, 2_000, 1_000);
 pub(super) const RECEIVE: Patience = Patience::new(30_000, 2_000, 1_000);
 /// A read that an RPC waits for; cluster-autoscaler gives up after 5 s, see [`crate::provider`].
 pub(super) const READ_NOW: Patience = Patience::new(3_000, 3_000, 250);
-/// An idempotent write: heartbeat, completion, protection, tag. The shortest hook lasts 30 s and gets its heartbeat
+/// An idempotent write: heartbeat, protection, tag. The shortest hook lasts 30 s and gets its heartbeat
 /// after 15: a hanging attempt leaves time for another.
 pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
 /// The completion of a hook: whether it is to be tried again depends on what has come to the node meanwhile, and on who leads.
@@ -94,7 +94,7 @@ where
         };
         failures += 1;
         let pause = patience.pause(failures);
-        if !patience.allows(&error) || began.elapsed() + pause > patience.within {
+        if !patience.allows(&error) || began.elapsed() + pause >= patience.within {
             return Err(error);
         }
         tracing::debug!(failures, error = %chain(&error), "retrying a call to AWS");
@@ -127,6 +127,15 @@ mod tests {
         })
         .await;
         (tries, outcome)
+    }
+
+    /// Also where no time passes until the answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_completion_is_tried_once() {
+        for code in ["Throttling", "InternalFailure"] {
+            let (tries, outcome) = fails(RELEASE, &[code]).await;
+            assert_eq!((tries, outcome.is_ok()), (1, false), "{code}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

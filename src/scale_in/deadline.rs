@@ -71,6 +71,11 @@ pub(super) fn gone_by(release_by: Timestamp, flush: Duration) -> Timestamp {
     release_by - (flush + MARGIN)
 }
 
+/// When an instance is released whatever is on it or not known of it; `None`: no limit.
+pub(super) fn released_anyway(record: &Record) -> Option<Timestamp> {
+    record.release_by.map(|by| by - MARGIN)
+}
+
 /// The latest moment to delete a pod with this grace and leave its grace whole.
 pub(super) fn last_call(gone_by: Timestamp, grace_seconds: i64) -> Timestamp {
     gone_by - KILL_TIME - LATE - SignedDuration::from_secs(grace_seconds)

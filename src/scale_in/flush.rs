@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
 use super::class::{Class, Daemon, LONGEST_FLUSH};
-use super::deadline::{MARGIN, grace_to_ask};
+use super::deadline::{self, grace_to_ask};
 use super::load_balancers::{DEFAULT_DELAY, Targets};
 use super::memory::Task;
 use super::record::Record;
@@ -54,7 +54,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         Some(dead_from) => plan.wake(dead_from),
         None => {}
     }
-    let hard = record.release_by.map(|by| by - MARGIN);
+    let hard = deadline::released_anyway(record);
     let flush_time = s.flush_time(record);
     let flushed = record.empty_since.unwrap_or(record.phase_since) + flush_time;
     let mut until = flushed;

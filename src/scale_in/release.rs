@@ -13,7 +13,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::deadline::{HeldBy, MARGIN, OurLimit, SAME_WITHIN, limited};
+use super::deadline::{HeldBy, OurLimit, SAME_WITHIN, limited};
 use super::events::ScaleInEvent;
 use super::membership::Membership;
 use super::memory::Task;
@@ -404,7 +404,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     // Who has been bound to the node meanwhile is known only when its pods are listed.
-    let hard = record.release_by.map(|by| by - MARGIN);
+    let hard = deadline::released_anyway(record);
     if s.is_relisting && hard.is_none_or(|hard| hard > s.now) {
         announce_unlisted(s, record, plan);
         if let Some(hard) = hard {
@@ -435,7 +435,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let is_due = s.memory.may_try_at(task).is_some_and(|at| at <= s.now);
     let is_recent = s.listed_at.is_some_and(|at| later(at, LISTED_FOR) > s.now);
-    let hard = record.release_by.map(|by| by - MARGIN);
+    let hard = deadline::released_anyway(record);
     if !is_due || is_recent || hard.is_some_and(|hard| hard <= s.now) {
         return true;
     }

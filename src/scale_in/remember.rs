@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
-use super::deadline::MARGIN;
+use super::deadline;
 use super::events;
 use super::history::Step;
 use super::memory::{LASTING_AFTER, Task};
@@ -48,7 +48,7 @@ impl Worker {
                 for action in then {
                     match action {
                         Action::Terminate { under_hook: false, noted_at, .. }
-                            if self.has_come_back_to_life(&node) =>
+                            if self.is_in_use_again(&node) =>
                         {
                             self.not_terminated(noted_at);
                         }
@@ -264,11 +264,11 @@ impl Worker {
         }
     }
 
-    /// Whether a workload has come to the node while its release was written, and there is time to have it leave.
-    fn has_come_back_to_life(&self, node: &NodeView) -> bool {
-        let release_by = node.scale_in().and_then(|record| record.release_by);
-        let has_time = release_by.is_none_or(|by| by - MARGIN > self.shared.clock.now());
-        has_time && self.memory.empty_since.is_none()
+    /// Whether a workload has come to the node while its release was written, or may have, and there is time to have it leave.
+    fn is_in_use_again(&self, node: &NodeView) -> bool {
+        let hard = node.scale_in().and_then(deadline::released_anyway);
+        let has_time = hard.is_none_or(|hard| hard > self.shared.clock.now());
+        has_time && (self.memory.empty_since.is_none() || self.is_relisting())
     }
 
     /// AWS was not told, although the record says so.

@@ -394,20 +394,29 @@ async fn a_workload_that_comes_while_the_node_is_released_leaves_first() {
 /// The answer to the write that notes the termination takes its time, and the next one fails.
 #[tokio::test(start_paused = true)]
 async fn a_workload_that_comes_while_the_release_is_written_leaves_first() {
-    let scene = Scene::with(group(2)).await;
-    let machine = scene.first();
-    scene.scale_in(&machine, Cause::Autoscaler).await;
-    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
-    scene.pass_some(seconds(1)).await;
-    scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Slow(seconds(10)));
-    scene.until(|w| in_phase(w, &machine, "Releasing")).await;
-    scene.world.cluster.fail_next(3, Verb::Patch, "nodes", Fault::RequestLost);
-    scene.run([pod("late").on(&machine.name).grace(90).exits_after(80)]).await;
-    scene.until_gone(&machine).await;
-    let (at, by, grace) = asked(&scene.world, "late")[0];
-    let [terminated] = terminations(&scene.world, &machine)[..] else { panic!("terminated once") };
-    assert_eq!((by, grace, at < terminated), (By::Eviction, 90, true));
-    scene.assert_left_well(&machine);
+    // Also one that no watch shows yet.
+    for is_unseen in [false, true] {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+        scene.pass_some(seconds(1)).await;
+        scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Slow(seconds(10)));
+        scene.until(|w| in_phase(w, &machine, "Releasing")).await;
+        scene.world.cluster.fail_next(3, Verb::Patch, "nodes", Fault::RequestLost);
+        if is_unseen {
+            for verb in [Verb::List, Verb::Watch] {
+                scene.world.cluster.fail_next(8, verb, "pods", Fault::RequestLost);
+            }
+            scene.world.cluster.close_watches();
+        }
+        scene.run([pod("late").on(&machine.name).grace(90).exits_after(80)]).await;
+        scene.until_gone(&machine).await;
+        let (at, by, grace) = asked(&scene.world, "late")[0];
+        let [terminated] = terminations(&scene.world, &machine)[..] else { panic!("terminated once") };
+        assert_eq!((by, grace, at < terminated), (By::Eviction, 90, true), "{is_unseen}");
+        scene.assert_left_well(&machine);
+    }
 }
 
 /// Between two tries of a completion that AWS throttles.

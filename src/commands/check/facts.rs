@@ -230,15 +230,12 @@ struct Pods {
 
 impl Pods {
     fn of(pods: Vec<PodView>, now: Timestamp) -> Self {
-        let unreadable = |pod: &PodView| {
-            unreadable_wishes(pod)
-                .into_iter()
-                .map(|annotation| (pod.name.clone(), annotation))
-                .collect::<Vec<_>>()
-        };
-        let unreadable = pods.iter().flat_map(unreadable).collect();
-        let workloads = pods.into_iter().filter(|pod| !pod.mirror && !pod.finished && pod.daemon.is_none());
-        let workloads: Vec<_> = workloads.collect();
+        let running: Vec<_> = pods.into_iter().filter(|pod| !pod.mirror && !pod.finished).collect();
+        let unreadable = running.iter().flat_map(|pod| {
+            unreadable_wishes(pod).into_iter().map(|annotation| (pod.name.clone(), annotation))
+        });
+        let unreadable = unreadable.collect();
+        let workloads: Vec<_> = running.into_iter().filter(|pod| pod.daemon.is_none()).collect();
         let grace = |pod: &PodView| (Duration::from_secs(pod.grace_seconds.unsigned_abs()), pod.name.clone());
         let asks_us_alone =
             |pod: &&PodView| is_patient(pod, now) && pod.annotation(names::SAFE_TO_EVICT) != Some("false");

@@ -381,7 +381,7 @@ impl Memory {
         described: &'a BTreeMap<GroupName, AutoScalingGroup>,
     ) -> impl Iterator<Item = &'a GroupName> {
         let is_another = |group: &AutoScalingGroup| {
-            self.described.get(&group.name).is_some_and(|known| known.arn != group.arn)
+            self.described.get(&group.name).is_some_and(|known| group.is_another(known))
         };
         described.iter().filter(move |(_, group)| is_another(group)).map(|(name, _)| name)
     }

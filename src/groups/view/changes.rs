@@ -110,7 +110,16 @@ impl Accepted {
 
     /// Whether it was accepted for a group that had this one's name before it.
     fn is_of_a_predecessor(&self, group: &Group) -> bool {
-        self.before.as_ref().is_some_and(|before| before.asg.arn != group.asg.arn)
+        self.before.as_ref().is_some_and(|before| group.asg.is_another(&before.asg))
+    }
+
+    /// How long at most it counts that no description shows it.
+    fn lasts(&self) -> Duration {
+        match &self.change {
+            Change::Terminated { .. } => ENDS_WITHIN,
+            _ if self.is_unseen_raise => RAISED_WITHIN,
+            _ => SHOWN_WITHIN,
+        }
     }
 }
 
@@ -168,19 +177,16 @@ impl Changes {
     /// Forgets what a snapshot shows for certain. What AWS has acknowledged may be missing in it for longer: until then an instance that was
     /// terminated would be taken for one in service, and a size for smaller than it is.
     pub(super) fn forget_shown(&mut self, base: &Snapshot) {
-        let is_in_service = |id: &InstanceId| {
-            base.instance(id).is_some_and(|(_, found)| found.lifecycle == Lifecycle::InService)
+        let shows_end = |change: &Change| {
+            let Change::Terminated { instance, .. } = change else { return false };
+            base.instance(instance).is_none_or(|(_, found)| found.lifecycle != Lifecycle::InService)
         };
         for accepted in &mut self.0 {
             accepted.is_unseen_raise = accepted.is_unseen_raise && !accepted.is_seen_in(base);
         }
-        self.0.retain(|Accepted { at, change, is_unseen_raise, .. }| {
-            let within = match change {
-                Change::Terminated { instance, .. } if is_in_service(instance) => ENDS_WITHIN,
-                _ if *is_unseen_raise => RAISED_WITHIN,
-                _ => SHOWN_WITHIN,
-            };
-            elapsed(*at, base.taken_at) < within
+        self.0.retain(|accepted| {
+            let within = if shows_end(&accepted.change) { SHOWN_WITHIN } else { accepted.lasts() };
+            elapsed(accepted.at, base.taken_at) < within
         });
     }
 
@@ -201,14 +207,7 @@ impl Changes {
 
     /// A group described at `now`, as if the description had seen the changes.
     pub(super) fn laid_over_group(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
-        let counts = |accepted: &&Accepted| {
-            let within = match &accepted.change {
-                Change::Terminated { .. } => ENDS_WITHIN,
-                _ if accepted.is_unseen_raise => RAISED_WITHIN,
-                _ => SHOWN_WITHIN,
-            };
-            elapsed(accepted.at, now) < within
-        };
+        let counts = |accepted: &&Accepted| elapsed(accepted.at, now) < accepted.lasts();
         let recent: Vec<_> = self.0.iter().filter(counts).collect();
         let mut group = Group { asg: Arc::new(asg), ..Group::default() };
         lay_over(&mut group, &recent, Timestamp::MIN);
@@ -285,7 +284,7 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
 /// The size that the group has in `view`, if a description asked for at `now` may be from before that: its size is smaller by more than the instances
 /// that live in the view and are on their way out in it, which would prove the description newer.
 pub fn size_in_doubt(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Option<i32> {
-    let seen = &view.groups.get(&fresh.name)?.asg;
+    let seen = view.groups.get(&fresh.name).map(|seen| &seen.asg).filter(|seen| !fresh.is_another(seen))?;
     let is_young = elapsed(view.taken_at, now) < SHOWN_WITHIN;
     let ended = live_of(seen, terminating(fresh)).count();
     (is_young && !explains(fresh.desired, ended, seen.desired)).then_some(seen.desired)

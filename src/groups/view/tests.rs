@@ -238,14 +238,34 @@ fn what_a_description_from_before_our_size_says_of_it_is_not_learned() {
 #[test]
 fn nothing_counts_of_a_group_that_had_the_name_before() {
     let groups = Groups::new(Duration::from_mins(10));
-    groups.publish(snapshot(0, 0, &[]));
+    groups.publish(of_arn("arn:1", snapshot(0, 0, &[])));
     groups.changed(at(1), Change::Desired { group: "g".into(), from: 0, to: 3 });
     assert_eq!(desired(&groups), 3);
-    let mut anew = snapshot(10, 0, &[]);
-    let group = Arc::make_mut(anew.groups.get_mut("g").expect("there"));
-    Arc::make_mut(&mut group.asg).arn = "arn:of-another".into();
-    groups.publish(anew);
+    groups.publish(of_arn("arn:of-another", snapshot(10, 0, &[])));
     assert_eq!(desired(&groups), 0);
+}
+
+fn of_arn(arn: &str, mut snapshot: Snapshot) -> Snapshot {
+    let group = Arc::make_mut(snapshot.groups.get_mut("g").expect("there"));
+    Arc::make_mut(&mut group.asg).arn = arn.into();
+    snapshot
+}
+
+#[test]
+fn an_answer_without_an_arn_is_of_the_group_that_is_known() {
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(of_arn("arn:1", snapshot(0, 4, &[])));
+    groups.changed(at(1), Change::Desired { group: "g".into(), from: 4, to: 5 });
+    groups.publish(snapshot(2, 4, &[]));
+    assert_eq!(desired(&groups), 5);
+}
+
+#[test]
+fn the_size_of_a_group_that_is_made_anew_is_not_in_doubt_for_its_predecessors() {
+    let seen = of_arn("arn:1", snapshot(0, 5, &[]));
+    let doubted = |fresh: Snapshot| size_in_doubt(&seen, &fresh.groups["g"].asg, at(1));
+    assert_eq!(doubted(of_arn("arn:1", snapshot(1, 0, &[]))), Some(5));
+    assert_eq!(doubted(of_arn("arn:2", snapshot(1, 0, &[]))), None);
 }
 
 #[test]

@@ -255,20 +255,17 @@ fn start_what_is_due(
 /// Tells for how long an instance is held that has no Node: nobody else says why its hook is not completed.
 fn tell_of_a_wait(shared: &Shared, instance: &InstanceId, held: &Held, fate: Fate, now: Timestamp) {
     let Some(until) = fate.ends_at().filter(|until| *until > now) else { return };
-    let had_one = shared.nodes.gone_for(instance).is_some();
-    let why = if had_one {
-        "its Node was deleted, and the containers of its pods may run on"
-    } else if held.is_new {
-        "it has just been launched, and may still register"
-    } else {
-        "it may have had a Node before this process ran"
+    let why = match past(shared, instance, held, now) {
+        Past::Gone(_) => "its Node was deleted, and the containers of its pods may run on",
+        Past::NeverJoined => "it has just been launched, and may still register",
+        Past::Unknown => "it may have had a Node before this process ran",
     };
     tracing::info!(
         group = held.group.as_str(),
         instance = instance.as_str(),
         until = %later(until, shared.clock.ahead()),
         why,
-        "an instance without a Node is held; then its lifecycle hook is completed"
+        "an instance without a Node is held until then, and let go"
     );
 }
 
@@ -341,6 +338,15 @@ fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held
     }
 }
 
+/// What is known of an earlier Node of a held instance that has none.
+fn past(shared: &Shared, instance: &InstanceId, held: &Held, now: Timestamp) -> Past {
+    match shared.nodes.gone_for(instance) {
+        Some(time) => Past::Gone(later(now, -signed(time))),
+        None if held.is_new => Past::NeverJoined,
+        None => Past::Unknown,
+    }
+}
+
 /// When to complete the hook of an instance without a Node.
 fn let_go_at(
     shared: &Shared,
@@ -349,11 +355,7 @@ fn let_go_at(
     whole_since: Timestamp,
     now: Timestamp,
 ) -> Timestamp {
-    let past = match shared.nodes.gone_for(instance) {
-        Some(time) => Past::Gone(later(now, -signed(time))),
-        None if held.is_new => Past::NeverJoined,
-        None => Past::Unknown,
-    };
+    let past = past(shared, instance, held, now);
     let since = held.since.unwrap_or(held.seen);
     let hook = shared.hooks.last_seen_since(&held.group, since);
     let ours = our_limit(shared.groups.latest().as_deref(), &shared.settings, &held.group);

@@ -874,18 +874,21 @@ fn a_refused_decrement_gives_the_node_back() {
     assert_eq!(scene.view().record, None);
 }
 
+/// A look at this moment shows it in service.
+fn in_service_at(second: i64) -> Membership {
+    Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(second) }
+}
+
 /// The description may be from before somebody else has ended it.
 #[test]
 fn a_refused_decrement_gives_the_node_back_only_once_a_later_look_shows_its_instance_in_service() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.later(20);
     scene.memory.at_minimum_since = Some(at(10));
-    let seen =
-        |second| Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(second) };
-    scene.instance = seen(9);
+    scene.instance = in_service_at(9);
     let plan = scene.plan();
     assert_eq!((reasons(&plan), plan.actions), (vec![], vec![Action::Refresh]));
-    scene.instance = seen(10);
+    scene.instance = in_service_at(10);
     assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
 }
 
@@ -909,16 +912,14 @@ fn a_node_whose_scale_in_is_called_off_too_late_stays_closed_until_a_look_shows_
     scene.plan();
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
     scene.later(100);
-    let seen =
-        |second| Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(second) };
-    scene.instance = seen(100);
+    scene.instance = in_service_at(100);
     scene.plan();
     let plan = scene.plan();
     assert_eq!((plan.wake_at, spec(&scene).0), (Some(at(345)), true));
     scene.now = at(345);
-    scene.instance = seen(344);
+    scene.instance = in_service_at(344);
     assert!(scene.plan().actions.contains(&Action::Refresh));
-    scene.instance = seen(345);
+    scene.instance = in_service_at(345);
     assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
 }
 
