@@ -1,7 +1,8 @@
 """The site of docs/: puts together what it is built from, and checks every link, in the sources and in what was built.
 
 book.py stage SOURCE     README.md, docs/ and the files that they link to, as they lie in the repository
-book.py check SITE       the links of all documents, by GitHub's rules, and of all pages of the site
+book.py links            the links of all documents, by GitHub's rules
+book.py check SITE       the links of all pages of the site
 """
 
 import html
@@ -156,12 +157,12 @@ def wrong_in_site(site):
                 yield f"{path.relative_to(site)}: {target}: no such anchor"
 
 
-def main(what, folder):
+def main(what, folder="."):
     folder = Path(folder).resolve()
     if what == "stage":
         stage(folder)
         return 0
-    wrong = [*wrong_in_sources(tracked()), *wrong_in_site(folder)]
+    wrong = list(wrong_in_sources(tracked()) if what == "links" else wrong_in_site(folder))
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0

@@ -19,5 +19,6 @@ if grep -qE 'WARN|ERROR' target/book/log; then
     echo "mdBook warns" >&2
     exit 1
 fi
+python3 tests/book.py links
 python3 tests/book.py check target/book/site
 echo "every link leads somewhere: target/book/site/index.html"
