@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 pub use self::error::AppError;
-use self::parts::Parts;
+use self::parts::{Parts, Upkeep};
 use self::readiness::Gates;
 use self::tasks::Tasks;
 use crate::admin::{self, Readiness};
@@ -136,10 +136,7 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
     let Outside { aws, cluster, clock, incoming, tls, expander: expander_endpoint, admin, collector } =
         outside;
-    let (traces, exporter) = match collector.map(Traces::to) {
-        Some((traces, exporter)) => (traces, Some(exporter)),
-        None => (Traces::default(), None),
-    };
+    let (traces, exporter) = collector.map(Traces::to).unzip();
     let dry_run = config.dry_run.then(|| DryRun::new(clock.clone()));
     let (aws, cluster) = match &dry_run {
         Some(dry_run) => {
@@ -148,49 +145,19 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         }
         None => (aws, cluster),
     };
-    let Parts {
-        shared,
-        discovery,
-        managed_hooks,
-        provider,
-        price_reader,
-        expander,
-        mut election,
-        running,
-        registry,
-    } = Parts::build(
-        config,
-        parts::shared(config, aws.clone(), cluster.clone(), clock, dry_run, traces, stop.clone()),
-    );
+    let traces = traces.unwrap_or_default();
+    let shared = parts::shared(config, aws, cluster, clock, dry_run, traces, stop.clone());
+    let Parts { shared, upkeep, provider, expander, mut election, running, registry } =
+        Parts::build(config, shared);
     let _running = running.guard();
     let readiness = Readiness::new();
 
     let mut tasks = Tasks::new(stop.clone());
-    tasks.until_stop("discovery", discovery.run());
-    tasks.until_stop("learned ConfigMap", keep_learned(config, &shared));
-    tasks.until_stop("release from scale-in protection", release_protection(Arc::clone(&shared)));
-    if let Some(hooks) = managed_hooks {
-        tasks.until_stop("care for lifecycle hooks", hooks.run(shared.leadership.clone()));
-    }
-    if let Some(reader) = price_reader {
-        tasks.until_stop("reading of prices", reader.run());
-    }
-    tasks.until_stop("look-up of the AWS identity", log_identity(aws));
+    start_upkeep(&mut tasks, upkeep, config, &shared);
+    start_memory_of_rpcs(&mut tasks, &provider, &expander, config, &shared);
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
     if election.is_some() {
         tasks.until_stop("hand-over", hand_over::run(Arc::clone(&shared)));
-    }
-    tasks.until_stop(
-        "names of placeholders",
-        Placeholders::watch(provider.placeholders(), Arc::clone(&shared.groups), shared.clock.clone()),
-    );
-    tasks.until_stop(
-        "memory of refused launches",
-        Expander::watch(expander.refused_launches(), Arc::clone(&shared)),
-    );
-    if config.expander_events {
-        let (choices, config_map) = (expander.choices(), config.templates_config_map.clone());
-        tasks.until_stop("Events of the expander", publish(choices, Arc::clone(&shared), config_map));
     }
     if let Some((incoming, tls)) = expander_endpoint {
         let (expander, refusals) = (Arc::clone(&expander), provider.refused_clients());
@@ -227,6 +194,43 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         );
     }
     outcome
+}
+
+/// Starts what keeps the program's picture of AWS, and what of its groups and of the cluster is in its care.
+fn start_upkeep(tasks: &mut Tasks, upkeep: Upkeep, config: &Config, shared: &Arc<Shared>) {
+    let Upkeep { discovery, managed_hooks, price_reader } = upkeep;
+    tasks.until_stop("discovery", discovery.run());
+    tasks.until_stop("learned ConfigMap", keep_learned(config, shared));
+    tasks.until_stop("release from scale-in protection", release_protection(Arc::clone(shared)));
+    if let Some(hooks) = managed_hooks {
+        tasks.until_stop("care for lifecycle hooks", hooks.run(shared.leadership.clone()));
+    }
+    if let Some(reader) = price_reader {
+        tasks.until_stop("reading of prices", reader.run());
+    }
+    tasks.until_stop("look-up of the AWS identity", log_identity(shared.aws.clone()));
+}
+
+/// Starts what answers to cluster-autoscaler go by, beside the groups: it counts looks whether anybody asks or not.
+fn start_memory_of_rpcs(
+    tasks: &mut Tasks,
+    provider: &Provider,
+    expander: &Expander,
+    config: &Config,
+    shared: &Arc<Shared>,
+) {
+    tasks.until_stop(
+        "names of placeholders",
+        Placeholders::watch(provider.placeholders(), Arc::clone(&shared.groups), shared.clock.clone()),
+    );
+    tasks.until_stop(
+        "memory of refused launches",
+        Expander::watch(expander.refused_launches(), Arc::clone(shared)),
+    );
+    if config.expander_events {
+        let (choices, config_map) = (expander.choices(), config.templates_config_map.clone());
+        tasks.until_stop("Events of the expander", publish(choices, Arc::clone(shared), config_map));
+    }
 }
 
 /// Takes part in the election, if there is one.

@@ -27,18 +27,23 @@ use crate::template::LearnedStore;
 /// The program's parts, and what they share.
 pub(super) struct Parts {
     pub(super) shared: Arc<Shared>,
-    pub(super) discovery: Discovery,
-    /// `None`: the groups' hooks are left as they are.
-    pub(super) managed_hooks: Option<ManagedHooks>,
+    pub(super) upkeep: Upkeep,
     pub(super) provider: Provider,
-    /// `None`: AWS is not asked for prices.
-    pub(super) price_reader: Option<Reader>,
     pub(super) expander: Arc<Expander>,
     /// `None`: no election, this is the only process.
     pub(super) election: Option<Election>,
     /// Size changes, which complete even if their caller gives up.
     pub(super) running: Running,
     pub(super) registry: Registry,
+}
+
+/// What reads AWS again and again, and keeps what is in the program's care there.
+pub(super) struct Upkeep {
+    pub(super) discovery: Discovery,
+    /// `None`: the groups' hooks are left as they are.
+    pub(super) managed_hooks: Option<ManagedHooks>,
+    /// `None`: AWS is not asked for prices.
+    pub(super) price_reader: Option<Reader>,
 }
 
 impl Parts {
@@ -65,9 +70,7 @@ impl Parts {
         let discovery = discovery(config, &shared);
         discovery.register(&mut registry);
         Self {
-            managed_hooks,
-            price_reader,
-            discovery,
+            upkeep: Upkeep { discovery, managed_hooks, price_reader },
             expander: Arc::new(
                 Expander::new(Arc::clone(&shared), config.expander_policy.clone(), &mut registry)
                     .with_prices(prices.clone()),

@@ -198,9 +198,23 @@ impl Provider {
         let mut failed = stay(&deletion);
         failed.extend(given_up.err().map(|error| (NEVER_CAME.to_owned(), error)));
 
-        let lock = lock.size();
+        let mut work = self.terminate_all(deadline, lock.size(), deletion.unregistered, &mut failed);
+        work.extend(deletion.nodes.into_iter().map(accept));
+        // The minimum is kept with all of them from now on: a node that was drained waits for no termination.
+        drop(accepting);
+        finish(failed, work).await
+    }
+
+    /// The terminations of these instances; of those that may be under way already, why not.
+    fn terminate_all<'a>(
+        &'a self,
+        deadline: Deadline,
+        lock: &'a GroupLock,
+        instances: Vec<InstanceId>,
+        failed: &mut Vec<(String, RpcError)>,
+    ) -> Vec<Work<'a>> {
         let mut work = Vec::new();
-        for instance in deletion.unregistered {
+        for instance in instances {
             let now = self.clock.now();
             match self.terminations.of(&instance, now) {
                 Some(Sent::Done) => continue,
@@ -220,10 +234,7 @@ impl Provider {
             };
             work.push(terminate.boxed());
         }
-        work.extend(deletion.nodes.into_iter().map(accept));
-        // The minimum is kept with all of them from now on: a node that was drained waits for no termination.
-        drop(accepting);
-        finish(failed, work).await
+        work
     }
 
     /// Lowers the size by the placeholders that are given up.
@@ -361,11 +372,11 @@ fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
     view.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
 }
 
+/// What is done about one node of a batch, and its name.
+type Work<'a> = BoxFuture<'a, (String, Result<(), RpcError>)>;
+
 /// Does all of `work`. Returns what failed, together with what `failed` before.
-async fn finish(
-    mut failed: Vec<(String, RpcError)>,
-    work: Vec<BoxFuture<'_, (String, Result<(), RpcError>)>>,
-) -> Result<(), RpcError> {
+async fn finish(mut failed: Vec<(String, RpcError)>, work: Vec<Work<'_>>) -> Result<(), RpcError> {
     let of = failed.len() + work.len();
     let more: Vec<_> = stream::iter(work)
         .buffer_unordered(AT_ONCE)

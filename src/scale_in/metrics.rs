@@ -279,7 +279,22 @@ struct UnderWay {
 }
 
 impl Collector for UnderWay {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        self.encode_nodes(&mut encoder)?;
+        self.encode_pods(&mut encoder)?;
+        let gauge = encoder.encode_descriptor(
+            "ebbtide_scale_ins_held_by_load_balancers",
+            "Scale-ins whose release waits for nothing but load balancers that still reach the instance",
+            None,
+            MetricType::Gauge,
+        )?;
+        ConstGauge::new(i64::try_from(self.load_balancers.held()).unwrap_or(i64::MAX)).encode(gauge)
+    }
+}
+
+impl UnderWay {
+    /// Scale-ins, what their Nodes say of their time, and cordons.
+    fn encode_nodes(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let mut scale_ins: BTreeMap<(String, String), i64> = BTreeMap::new();
         let mut cordoned = CORDONS.map(|cause| (cause, 0_i64));
         let mut oldest = Duration::ZERO;
@@ -329,15 +344,18 @@ impl Collector for UnderWay {
             MetricType::Gauge,
         )?;
         ConstGauge::new(oldest.as_secs_f64()).encode(gauge)?;
-        if let Some(nearest) = nearest {
-            let gauge = encoder.encode_descriptor(
-                "ebbtide_scale_in_nearest_limit",
-                "Time until the nearest limit of a long drain, at which the pods that are left are deleted whatever their budgets say; absent if none has one",
-                Some(&Unit::Seconds),
-                MetricType::Gauge,
-            )?;
-            ConstGauge::new(nearest.as_secs_f64()).encode(gauge)?;
-        }
+        let Some(nearest) = nearest else { return Ok(()) };
+        let gauge = encoder.encode_descriptor(
+            "ebbtide_scale_in_nearest_limit",
+            "Time until the nearest limit of a long drain, at which the pods that are left are deleted whatever their budgets say; absent if none has one",
+            Some(&Unit::Seconds),
+            MetricType::Gauge,
+        )?;
+        ConstGauge::new(nearest.as_secs_f64()).encode(gauge)
+    }
+
+    /// Pods that scale-ins wait for, and why.
+    fn encode_pods(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
         let mut blocked: BTreeMap<String, i64> = BTreeMap::new();
         for w in self.board.all().values().flat_map(|progress| &progress.waiting) {
@@ -359,13 +377,6 @@ impl Collector for UnderWay {
         for (why, count) in waiting {
             ConstGauge::new(count).encode(gauge.encode_family(&[("reason", why)])?)?;
         }
-        let gauge = encoder.encode_descriptor(
-            "ebbtide_scale_ins_held_by_load_balancers",
-            "Scale-ins whose release waits for nothing but load balancers that still reach the instance",
-            None,
-            MetricType::Gauge,
-        )?;
-        ConstGauge::new(i64::try_from(self.load_balancers.held()).unwrap_or(i64::MAX)).encode(gauge)?;
         encode_blocked(encoder, blocked)
     }
 }
@@ -386,7 +397,7 @@ fn limit_left(record: &Record, now: Timestamp) -> Option<Duration> {
 const BUDGETS: usize = 50;
 
 /// The budgets that block most pods, and all others together.
-fn encode_blocked(mut encoder: DescriptorEncoder<'_>, blocked: BTreeMap<String, i64>) -> std::fmt::Result {
+fn encode_blocked(encoder: &mut DescriptorEncoder<'_>, blocked: BTreeMap<String, i64>) -> std::fmt::Result {
     let mut gauge = encoder.encode_descriptor(
         "ebbtide_scale_in_pods_blocked",
         "Workload pods that a disruption budget (namespace/name) has no room for; beyond 50 budgets: other",

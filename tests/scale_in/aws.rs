@@ -72,18 +72,24 @@ async fn a_termination_that_aws_acknowledged_is_not_repeated_though_looks_do_not
 /// The hook is kept for it, and the node closed.
 #[tokio::test(start_paused = true)]
 async fn a_drain_under_the_hook_goes_on_while_looks_do_not_show_for_minutes_that_aws_ends_the_instance() {
-    let scene = Scene::with(held_group(2, 60)).await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name).grace(240).exits_after(200)]).await;
-    scene.pass_some(seconds(150)).await;
-    scene.world.aws.trouble(Which::of(&DESCRIBE).lasting(seconds(400)), Trouble::Stale(seconds(120)));
-    scene.scale_in(&machine, Cause::Autoscaler).await;
-    scene.until_gone(&machine).await;
-    scene.assert_left_well(&machine);
-    assert!(!a_hook_timed_out(&scene.world));
-    assert!(has_exited(&scene.world, "web"));
-    assert_eq!(notes(&scene.world, &machine, "ScaleInReturned"), [""; 0]);
-    assert_eq!((decrements(&scene.world), scene.world.aws.calls(TERMINATE)), (1, 1));
+    for is_killed in [false, true] {
+        let mut scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(240).exits_after(200)]).await;
+        scene.pass_some(seconds(150)).await;
+        scene.world.aws.trouble(Which::of(&DESCRIBE).lasting(seconds(400)), Trouble::Stale(seconds(120)));
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        if is_killed {
+            scene.until(|w| is_held(w, &machine)).await;
+            scene.kill().await;
+        }
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert!(!a_hook_timed_out(&scene.world), "killed: {is_killed}");
+        assert!(has_exited(&scene.world, "web"));
+        assert_eq!(notes(&scene.world, &machine, "ScaleInReturned"), [""; 0]);
+        assert_eq!((decrements(&scene.world), scene.world.aws.calls(TERMINATE)), (1, 1));
+    }
 }
 
 #[tokio::test(start_paused = true)]

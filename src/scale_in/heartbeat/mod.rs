@@ -83,7 +83,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 newcomers.observe(before.as_deref(), &snapshot);
             }
             let has_hook = |group: &GroupName| shared.hooks.last_seen(group).is_some();
-            unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, has_hook, now);
+            let told = |instance: &InstanceId| told_at(&shared, instance);
+            unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, has_hook, told, now);
             failing.forget_all_but(&held);
             before = Some(snapshot);
         }
@@ -371,6 +372,16 @@ fn noted_timeout(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
     let nodes = shared.nodes.of_instance(instance);
     let records = nodes.iter().filter_map(|node| node.record.as_deref()?.record());
     records.filter(|record| record.instance == *instance).filter_map(Record::heartbeat_timeout).min()
+}
+
+/// When AWS was told to end the instance, as the record of its Node has it.
+fn told_at(shared: &Shared, instance: &InstanceId) -> Option<Timestamp> {
+    if !shared.nodes.is_marked(instance) {
+        return None;
+    }
+    let nodes = shared.nodes.of_instance(instance);
+    let told = nodes.iter().filter_map(|node| node.scale_in()?.terminate_at).max();
+    told.map(|at| later(at, -shared.clock.ahead()))
 }
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.

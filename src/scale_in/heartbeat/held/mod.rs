@@ -30,7 +30,8 @@ const ENDS_AFTER_PART: i32 = 4;
 const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// An instance that is `Terminating` is looked at every ten seconds. A view of it that is so old may be followed by a hold that nobody sees
-/// begin: it counts as held, as too early a heartbeat does no harm.
+/// begin: it counts as held, as too early a heartbeat does no harm. So does one that has not been shown to end for so long after AWS was
+/// told to end it.
 const UNSEEN_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
@@ -239,32 +240,36 @@ impl Newcomers {
 }
 
 /// Updates `held` from the last refresh. If the refresh before showed an instance not held, it has been held since then
-/// at most. `has_hook`: whether a group is known to have our hook. Returns when more of them count as held, unless a refresh comes first.
+/// at most. `has_hook`: whether a group is known to have our hook; `told_at`: when AWS was told to end an instance, by the record of its
+/// Node. Returns when more of them count as held, unless a refresh comes first.
 pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
     newcomers: &Newcomers,
     has_hook: impl Fn(&GroupName) -> bool,
+    told_at: impl Fn(&InstanceId) -> Option<Timestamp>,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let unseen_from = later(snapshot.taken_at, UNSEEN_AFTER);
-    let mut is_about_to = false;
+    let mut next: Option<Timestamp> = None;
     let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, bool)> = BTreeMap::new();
     for group in snapshot.groups.values() {
         for instance in &group.asg.instances {
-            let (lifecycle, is_presumed) = match instance.lifecycle {
-                Lifecycle::Terminating if has_hook(&group.asg.name) => {
-                    is_about_to = true;
-                    ((unseen_from <= now).then_some(Lifecycle::TerminatingWait), true)
-                }
-                lifecycle => {
-                    let waits = lifecycle.is_held() || lifecycle == Lifecycle::Retained;
-                    (waits.then_some(lifecycle), false)
-                }
+            let ends_since = match instance.lifecycle {
+                Lifecycle::Terminating => Some(snapshot.taken_at),
+                Lifecycle::InService => told_at(&instance.id),
+                _ => None,
             };
-            let of_group = |lifecycle| (&instance.id, (&group.asg.name, lifecycle, is_presumed));
-            waiting.extend(lifecycle.map(of_group));
+            let unseen_from =
+                ends_since.filter(|_| has_hook(&group.asg.name)).map(|at| later(at, UNSEEN_AFTER));
+            let lifecycle = match unseen_from {
+                Some(from) if from <= now => Lifecycle::TerminatingWait,
+                _ => instance.lifecycle,
+            };
+            next = next.into_iter().chain(unseen_from.filter(|from| *from > now)).min();
+            if lifecycle.is_held() || lifecycle == Lifecycle::Retained {
+                waiting.insert(&instance.id, (&group.asg.name, lifecycle, unseen_from.is_some()));
+            }
         }
     }
     held.retain(|instance, held| match waiting.get(instance) {
@@ -308,7 +313,7 @@ pub(super) fn observe(
             }
         });
     }
-    (is_about_to && unseen_from > now).then_some(unseen_from)
+    next
 }
 
 /// The questions due since when instances are held, by group: one call answers for all of a group. They are then under way.
