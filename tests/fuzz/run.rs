@@ -14,15 +14,13 @@ use crate::args;
 use crate::mutate::mutated;
 use crate::targets::{TARGETS, Target};
 
-/// Changed inputs for each target in `cargo test`: some seconds without optimisation.
-const USUAL: u64 = 2_000;
 /// What a pod of ours can spare for one message, in bytes.
 pub(crate) const MOST_MEMORY: usize = 64 << 20;
 /// Inputs of a new outcome that are kept to be changed further.
 const MOST_KEPT: usize = 4_096;
 
 const USAGE: &str = "usage: cargo test --test fuzz [-- OPTIONS]
-  --cases N      changed inputs for each target (2000)
+  --cases N      changed inputs for each target (2000, or 200 of a slow one)
   --target NAME  only this one
   --seed N       another sequence of changes (0)";
 
@@ -74,7 +72,7 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> ExitCode {
         "target", "cases", "accepted", "outcomes", "peak KiB", "line", "µs/case"
     );
     for target in TARGETS.iter().filter(wanted) {
-        failed += fuzz(target, options.cases.unwrap_or(USUAL), options.seed);
+        failed += fuzz(target, options.cases.unwrap_or(target.usual), options.seed);
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
