@@ -12,9 +12,10 @@ use super::{Aws, AwsError, Operation, next_page};
 const PRODUCTS_A_CALL: i32 = 100;
 
 impl Aws {
-    /// Whether a Price List in USD answers to the credentials of the region: not those of GovCloud and China.
+    /// Whether a Price List in USD answers to the credentials of the region: not those of GovCloud, China, the European Sovereign Cloud
+    /// and the secret regions, which are partitions of their own.
     pub fn has_price_list(&self) -> bool {
-        !["us-gov-", "us-iso", "cn-"].iter().any(|apart| self.region.starts_with(apart))
+        !["us-gov-", "us-iso", "eu-iso", "eusc-", "cn-"].iter().any(|apart| self.region.starts_with(apart))
     }
 
     /// What an instance of this type costs On-Demand in the region, in USD per hour, with an operating system as the Price List

@@ -45,7 +45,7 @@ impl UserData {
         });
         let text: String = whole.collect();
         Self {
-            max_pods: text.lines().filter_map(max_pods).next_back(),
+            max_pods: max_pods(&text),
             local_raid0: text.lines().filter_map(local_raid0).next_back().unwrap_or(false)
                 || binds_ephemeral_storage(&text),
             bottlerocket: is_of_bottlerocket(&text),
@@ -53,14 +53,26 @@ impl UserData {
     }
 }
 
-/// The last number of pods in this line.
-fn max_pods(line: &str) -> Option<i64> {
-    let told = |(at, key): (usize, &str)| {
+/// The number of pods that the kubelet is told: its last flag, which beats what its configuration says, or the last of that. EKS appends its
+/// own configuration to a managed node group's.
+///
+/// Source: nodeadm appends the flags of all parts, and writes the configuration into a file
+/// ([environment.go](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/environment.go)); the kubelet's
+/// [flags override its file](https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/).
+fn max_pods(text: &str) -> Option<i64> {
+    let last = |key: &str| text.lines().filter_map(|line| pods_after(line, key)).next_back();
+    // The second is nodeadm's, the third Bottlerocket's.
+    last("--max-pods").or_else(|| last("maxPods")).or_else(|| last("max-pods"))
+}
+
+/// The last number of pods in this line that is told by this key.
+fn pods_after(line: &str, key: &str) -> Option<i64> {
+    let told = |(at, _)| {
         let number = line[at + key.len()..].trim_start_matches(['"', '\'', ' ', '=', ':']);
         let digits = number.split(|c: char| !c.is_ascii_digit()).next()?;
         digits.parse().ok().filter(|pods| (1..=MOST_PODS).contains(pods))
     };
-    ["max-pods", "maxPods"].iter().find_map(|key| line.rmatch_indices(key).find_map(told))
+    line.rmatch_indices(key).find_map(told)
 }
 
 /// The last instance store setting for Amazon Linux in this line: whether pods' storage is on all of it.
@@ -143,6 +155,8 @@ mod tests {
             (r#"{"kubelet": {"config": {"maxPods": 35}}}"#, Some(35)),
             ("/etc/eks/bootstrap.sh x --kubelet-extra-args '--max-pods=20' --use-max-pods false", Some(20)),
             ("bootstrap.sh x --use-max-pods false --kubelet-extra-args \"--max-pods 29 -v 2\"", Some(29)),
+            ("config: {maxPods: 110}\nflags: [\"--max-pods=110\"]\n--//\nmaxPods: 11\n", Some(110)),
+            ("--max-pods=20\n--max-pods=30\n", Some(30)),
             ("[settings.kubernetes]\nmax-pods = 234\n", Some(234)),
             ("\"max-pods\" = \"100\"", Some(100)),
             ("# maxPods: 7", None),

@@ -22,6 +22,30 @@ pub const KEPT: Duration = Duration::from_hours(7 * 24);
 /// Source: [EC2 On-Demand pricing](https://aws.amazon.com/ec2/pricing/on-demand/).
 const WINDOWS_A_VCPU: f64 = 0.046;
 
+/// What it costs an hour for burstable types (same source): the size, that of `t2`, that of `t3` and `t3a`.
+const WINDOWS_BURSTABLE: [(&str, f64, f64); 7] = [
+    ("nano", 0.0023, 0.0046),
+    ("micro", 0.0046, 0.0092),
+    ("small", 0.009, 0.0184),
+    ("medium", 0.018, 0.0184),
+    ("large", 0.028, 0.0276),
+    ("xlarge", 0.041, 0.0736),
+    ("2xlarge", 0.062, 0.1472),
+];
+
+/// What a licence of Windows costs an hour for this type.
+fn windows_licence(name: &str, vcpus: f64) -> f64 {
+    let burstable = name.split_once('.').and_then(|(family, size)| {
+        let (_, t2, t3) = WINDOWS_BURSTABLE.iter().find(|(name, ..)| *name == size)?;
+        match family {
+            "t2" => Some(*t2),
+            "t3" | "t3a" => Some(*t3),
+            _ => None,
+        }
+    });
+    burstable.unwrap_or(WINDOWS_A_VCPU * vcpus)
+}
+
 /// The operating system of a node, as far as prices differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum System {
@@ -144,7 +168,7 @@ impl Book {
             System::Linux => 0.0,
             System::Windows => {
                 let vcpus = info.as_ref().map(|info| info.vcpus as f64).or_else(|| Some(size?.vcpus));
-                WINDOWS_A_VCPU * vcpus.unwrap_or_default()
+                windows_licence(name, vcpus.unwrap_or_default())
             }
         };
         Some(Price { per_hour: linux + licence, source, told_at: None })
@@ -224,10 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn windows_costs_its_licence_for_each_vcpu() {
-        let kind = ("m5.large".to_owned(), System::Windows);
-        let price = Book::default().on_demand(&kind, "us-east-1", None, at(0)).expect("a price");
-        assert!((price.per_hour - 0.188).abs() < 1e-9, "{price:?}");
+    fn windows_costs_its_licence_for_each_vcpu_and_less_for_burstable_types() {
+        for (name, expected) in
+            [("m5.large", 0.188), ("t3.medium", 0.06), ("t3a.xlarge", 0.224), ("t2.medium", 0.0644)]
+        {
+            let kind = (name.to_owned(), System::Windows);
+            let price = Book::default().on_demand(&kind, "us-east-1", None, at(0)).expect("a price");
+            assert!((price.per_hour - expected).abs() < 1e-9, "{name}: {price:?}");
+        }
     }
 
     #[test]

@@ -14,11 +14,6 @@ use crate::aws::TypeInfo;
 const KIB_PER_MIB: i64 = 1024;
 const KIB_PER_GIB: i64 = 1024 * 1024;
 
-/// The kubelet evicts below this much free memory, in KiB.
-///
-/// Source: [Node-pressure eviction, hard eviction
-/// thresholds](https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/#hard-eviction-thresholds).
-const EVICTION_MEMORY_KIB: i64 = 100 * KIB_PER_MIB;
 /// Storage reserved for the system, in KiB.
 ///
 /// Source: [amazon-eks-ami, kubelet-config](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/config.go).
@@ -94,10 +89,11 @@ impl Kind {
             storage_kib: self.storage_kib(info),
             devices: devices::resources(info, self.network),
         };
-        let reserved_kib = reserved_memory_mib(self.network.pods_reserved_for(info)) * KIB_PER_MIB;
+        let reserved_mib = reserved_memory_mib(self.network.pods_reserved_for(info));
+        let kept_kib = (reserved_mib + self.network.os.eviction_mib()) * KIB_PER_MIB;
         let allocatable = Resources {
             cpu_millis: (capacity.cpu_millis - reserved_cpu_millis(vcpus)).max(0),
-            memory_kib: (capacity.memory_kib - reserved_kib - EVICTION_MEMORY_KIB).max(0),
+            memory_kib: (capacity.memory_kib - kept_kib).max(0),
             storage_kib: allocatable_storage_kib(capacity.storage_kib),
             ..capacity.clone()
         };

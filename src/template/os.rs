@@ -27,6 +27,19 @@ impl Os {
         }
     }
 
+    /// The kubelet evicts below this much free memory, in MiB.
+    ///
+    /// Sources: [Node-pressure eviction, hard eviction
+    /// thresholds](https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/#hard-eviction-thresholds); for Windows
+    /// [defaults_windows.go](https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/defaults_windows.go), whose kubelets
+    /// kept 100 MiB before.
+    pub(super) fn eviction_mib(self) -> i64 {
+        match self {
+            Self::Linux | Self::Bottlerocket => 100,
+            Self::Windows => 500,
+        }
+    }
+
     /// Size in GiB of the volume for pods' storage, if block device mappings give it.
     pub(super) fn volume(self, volumes: &Volumes) -> Option<i32> {
         match self {
