@@ -8,6 +8,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 
+use super::connect;
 use super::requests::Requests;
 use super::rewind::Rewinds;
 use crate::dry_run::DryRun;
@@ -18,6 +19,10 @@ const SILENCE: Duration = Duration::from_mins(3);
 
 /// Longest silence on a connection: a watch lasts 60 s, and `kube` allows 5 s more.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// Upper limit of lists of nodes' pods under way. When an API server restarts, the watches of all nodes that leave break at once, and each
+/// begins anew with a list, of up to a megabyte or two: the Lease's renewals are to come through, and memory is to do.
+const LISTS_AT_ONCE: usize = 20;
 
 /// Upper limit of deletions of pods under way, and of annotations of pods. Thousands of pods may meet one deadline, or be on nodes that
 /// leave at once, and each call takes a connection of its own (`kube` speaks HTTP/1.1).
@@ -31,6 +36,8 @@ pub struct Cluster {
     pub(super) deletions: Arc<Semaphore>,
     /// Permits for annotations of pods: apart, since a deadline waits for no annotation. Nobody closes it.
     pub(super) annotations: Arc<Semaphore>,
+    /// Permits for lists of nodes' pods. Nobody closes it.
+    pub(super) lists: Arc<Semaphore>,
     requests: Requests,
     pub(super) rewinds: Arc<Rewinds>,
 }
@@ -49,6 +56,7 @@ impl Cluster {
             client: requests.seen(client),
             deletions: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             annotations: Arc::new(Semaphore::new(PODS_AT_ONCE)),
+            lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
             requests,
             rewinds: Arc::default(),
         }
@@ -114,7 +122,7 @@ impl Cluster {
         // Ends a list or a watch whose connection died silently. Longer than a watch lasts.
         config.read_timeout = Some(READ_TIMEOUT);
         config.reset_reader_on_write = true;
-        Ok(Self::new(kube::Client::try_from(config)?))
+        Ok(Self::new(connect::client(config)?))
     }
 }
 

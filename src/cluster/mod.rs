@@ -8,6 +8,7 @@ mod answer;
 mod budgets;
 mod calls;
 mod client;
+mod connect;
 mod cordon;
 mod drain_state;
 mod election;

@@ -10,8 +10,8 @@ use futures::{Stream, StreamExt};
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout};
 
 use crate::clock::backoff;
 use crate::telemetry::{Outage, chain};
@@ -142,6 +142,34 @@ where
             pause = Some(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE));
         }
         Some((event, (events, begin, begun, failures, pause)))
+    })
+}
+
+/// A list that has had no answer for this long makes room for another: one connection that hangs holds up no other node.
+const HAS_A_PLACE: Duration = Duration::from_secs(10);
+
+/// The same events, with a permit for each list (of one page), from before it is requested until its answer is there or it has failed.
+pub(super) fn in_turn<K: Send>(
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
+    lists: Arc<Semaphore>,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
+    let state = (Box::pin(events), lists, false);
+    futures::stream::unfold(state, async |(mut events, lists, is_listing)| {
+        let event = if is_listing {
+            // Nobody closes it.
+            let permit = lists.acquire().await;
+            match timeout(HAS_A_PLACE, events.next()).await {
+                Ok(event) => event?,
+                Err(_) => {
+                    drop(permit);
+                    events.next().await?
+                }
+            }
+        } else {
+            events.next().await?
+        };
+        let is_listing = matches!(event, Ok(Event::Init));
+        Some((event, (events, lists, is_listing)))
     })
 }
 
@@ -305,6 +333,22 @@ mod tests {
 
     fn failed() -> watcher::Result<Event<Node>> {
         Err(watcher::Error::NoResourceVersion)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_take_turns_and_one_that_hangs_keeps_its_place_for_ten_seconds() {
+        let (lists, began) = (Arc::new(Semaphore::new(1)), Instant::now());
+        let listed_at = async |takes: u64| {
+            let answer = async move {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                Ok(Event::<Node>::InitDone)
+            };
+            let events = futures::stream::iter([Ok(Event::Init)]).chain(futures::stream::once(answer));
+            let mut events = std::pin::pin!(in_turn(events, Arc::clone(&lists)));
+            while events.next().await.is_some() {}
+            began.elapsed().as_secs()
+        };
+        assert_eq!(futures::join!(listed_at(1), listed_at(60), listed_at(1)), (1, 61, 12));
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use kube::runtime::watcher;
 use super::budgets::{Attachment, Budget, Existing};
 use super::client::Cluster;
 use super::nodes::Nodes;
-use super::reflect::{Store, anew_after_failures, reflect};
+use super::reflect::{Store, anew_after_failures, in_turn, reflect};
 use super::seen::Seen;
 
 /// How long one watch request lasts before it is renewed. `kube` takes the connection for dead five seconds later; with
@@ -54,7 +54,8 @@ impl Cluster {
             .await;
     }
 
-    /// The pods of one node, as they change. Listed anew after each failure, with a growing pause. In one page: an API server from 1.31 on
+    /// The pods of one node, as they change. Listed anew after each failure, with a growing pause, once fewer than twenty other lists are
+    /// under way. In one page: an API server from 1.31 on
     /// answers that from its cache, and reads every pod of the cluster from etcd for a list with a limit.
     ///
     /// Source: [consistent reads from
@@ -67,7 +68,8 @@ impl Cluster {
             watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
         config.page_size = None;
         let (rewinds, api) = (Arc::clone(&self.rewinds), Api::all(self.client.clone()));
-        anew_after_failures(move || rewinds.follow(api.clone(), config.clone()))
+        let lists = Arc::clone(&self.lists);
+        anew_after_failures(move || in_turn(rewinds.follow(api.clone(), config.clone()), Arc::clone(&lists)))
     }
 
     /// Watches for a restored etcd, for ever.

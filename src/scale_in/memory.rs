@@ -177,10 +177,16 @@ pub struct Memory {
     pub back_since: Option<Timestamp>,
 }
 
+/// A write of the Node is tried again after five seconds at most, so many times: two minutes long, which is all the time that a spot notice
+/// gives. Nobody is asked to leave before the record is on the Node.
+const QUICK_WRITES: u32 = 25;
+
 /// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, plus or minus a fifth so that nodes do not retry in
 /// step. Hashed: the same tries give the same pauses.
 fn pause_after(task: &Task, failures: u32) -> SignedDuration {
-    let pause = backoff(failures, Duration::from_secs(1), Duration::from_secs(30));
+    let is_quick = *task == Task::Node && failures <= QUICK_WRITES;
+    let longest = Duration::from_secs(if is_quick { 5 } else { 30 });
+    let pause = backoff(failures, Duration::from_secs(1), longest);
     jittered(signed(pause), task, failures)
 }
 

@@ -186,7 +186,11 @@ impl Worker {
         let mut leadership = shared.leadership.changes();
         let eviction_slot_free = Arc::clone(&self.eviction_slot_free);
         loop {
-            let Next::Wait(wake_at) = self.step() else { return self.hear_out().await };
+            let Next::Wait(wake_at) = self.step() else {
+                // A list that is under way is nobody's any more, and has another's place.
+                drop(watches);
+                return self.hear_out().await;
+            };
             if std::mem::take(&mut self.are_watches_behind) {
                 watches = Watches::default();
             }

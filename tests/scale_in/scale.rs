@@ -1,5 +1,6 @@
 //! Many nodes at once.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use ebbtide::cluster::{Answer, Cluster, PodName};
 use ebbtide::sim::aws::{Event, Operation, TerminationCause};
 use ebbtide::sim::cluster::{Event as ClusterEvent, Verb, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World, kube_client, response};
+use futures::StreamExt as _;
 use futures::future::join_all;
 use jiff::SignedDuration;
 use serde_json::json;
@@ -111,6 +113,21 @@ async fn of_a_thousand_deletions_fifty_are_under_way_at_once_and_none_is_given_u
         most_at_once(async |cluster, pod| cluster.delete_pod(&pod, "uid", None, || true).await).await;
     assert!(answers.iter().all(|answer| *answer == Answer::Going));
     assert_eq!(most, 50);
+}
+
+/// Their watches break all at once when an API server restarts, and the Lease's renewals go the same way as their lists.
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_nodes_the_pods_of_twenty_are_listed_at_once() {
+    let watched = async |cluster: Cluster, PodName { name, .. }: PodName| {
+        let mut events = pin!(cluster.pods_on(&name));
+        let (_begun, listed) = (events.next().await, events.next().await);
+        listed.is_some()
+    };
+    let (answers, most) = most_at_once(watched).await;
+    assert!(answers.iter().all(|answered| *answered));
+    assert_eq!(most, 20);
+    let (_, most) = most_at_once(async |cluster, pod| cluster.list_pods_now(&pod.name).await.is_ok()).await;
+    assert_eq!(most, 20);
 }
 
 /// Until its turn comes, the scale-in may be called off, or another process lead.

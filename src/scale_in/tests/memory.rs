@@ -18,8 +18,8 @@ fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
     let mut memory = Memory::default();
     let mut pauses = Vec::new();
     for _ in 0..8 {
-        memory.failed(&Task::Node, at(0), None);
-        pauses.push(memory.may_try_at(&Task::Node).expect("no try is under way").duration_since(at(0)));
+        memory.failed(&Task::Terminate, at(0), None);
+        pauses.push(memory.may_try_at(&Task::Terminate).expect("no try is under way").duration_since(at(0)));
     }
     for (failures, base) in [(0, 1_000), (1, 2_000), (7, 30_000)] {
         let pause = pauses[failures].as_millis();
@@ -249,4 +249,25 @@ fn writes_that_want_the_same_and_are_far_apart_or_without_an_answer_are_no_sign_
         memory.note_not_written(&[], None, at(n));
         assert!(!memory.tells_of_same_writes(at(n)), "not answered");
     }
+}
+
+#[test]
+fn a_node_is_written_again_after_five_seconds_at_most_for_as_long_as_a_spot_notice_gives() {
+    let mut memory = Memory::default();
+    let mut now = at(0);
+    let mut tried_again = || {
+        memory.failed(&Task::Node, now, None);
+        let next = memory.may_try_at(&Task::Node).expect("no try is under way");
+        let pause = next.duration_since(now);
+        now = next;
+        (now, pause)
+    };
+    let quick: Vec<_> = (0..25).map(|_| tried_again()).collect();
+    let (until, _) = quick.last().expect("tries");
+    assert!(*until > at(90), "{until}");
+    assert!(quick.iter().all(|(_, pause)| *pause <= SignedDuration::from_secs(6)), "{quick:?}");
+    assert!(
+        tried_again().1 >= SignedDuration::from_secs(24),
+        "hundreds of nodes may have it refused for hours"
+    );
 }
