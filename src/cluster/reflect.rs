@@ -155,18 +155,15 @@ pub(super) fn in_turn<K: Send>(
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
     let state = (Box::pin(events), lists, false);
     futures::stream::unfold(state, async |(mut events, lists, is_listing)| {
-        let event = if is_listing {
+        let mut event = None;
+        if is_listing {
             // Nobody closes it.
-            let permit = lists.acquire().await;
-            match timeout(HAS_A_PLACE, events.next()).await {
-                Ok(event) => event?,
-                Err(_) => {
-                    drop(permit);
-                    events.next().await?
-                }
-            }
-        } else {
-            events.next().await?
+            let _permit = lists.acquire().await;
+            event = timeout(HAS_A_PLACE, events.next()).await.ok();
+        }
+        let event = match event {
+            Some(event) => event?,
+            None => events.next().await?,
         };
         let is_listing = matches!(event, Ok(Event::Init));
         Some((event, (events, lists, is_listing)))
