@@ -120,7 +120,11 @@ class WhatIsRendered(unittest.TestCase):
         # One without a fresh look at the groups is not ready, and may lead and send heartbeats all the same.
         for name in combinations():
             [budget] = [thing for thing in chart(values(name)) if thing["kind"] == "PodDisruptionBudget"]
-            self.assertEqual(budget["spec"].keys(), {"maxUnavailable", "selector"})
+            self.assertEqual(budget["spec"].keys(), {"maxUnavailable", "selector"} | ({"unhealthyPodEvictionPolicy"} if values(name).get("replicas") == 1 else set()))
+
+    def test_a_single_replica_that_is_not_ready_keeps_its_node_from_no_drain(self):
+        [budget] = [thing for thing in chart(with_values(values("sidecar"), replicas=1)) if thing["kind"] == "PodDisruptionBudget"]
+        self.assertEqual(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow")
 
     def test_the_name_of_the_cluster_is_enough_to_find_its_groups(self):
         expected = "--node-group-auto-discovery=asg:tag=k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/blue"
@@ -258,6 +262,10 @@ class ADryRun(unittest.TestCase):
             self.assertNotIn("ca-metrics", json.dumps(things))
             names = {thing["metadata"]["name"] for thing in things}
             self.assertFalse({name for name in names if "cluster-autoscaler" in name})
+            verbs = {verb for thing in things for rule in thing.get("rules", []) for verb in rule["verbs"]}
+            self.assertEqual(verbs, {"get", "list", "watch"})
+            [budget] = [thing for thing in things if thing["kind"] == "PodDisruptionBudget"]
+            self.assertEqual(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow")
 
 
 class WhatIsRefused(unittest.TestCase):

@@ -57,6 +57,7 @@ class Overlays(unittest.TestCase):
         monitoring = {"monitoring": {"serviceMonitor": True, "prometheusRule": True, "dashboard": True}}
         for component, name, more in (
             ("monitoring", "eks", monitoring),
+            ("monitoring-sidecar", "sidecar", monitoring),
             ("expander", "eks", {"expander__enabled": True}),
             ("expander-sidecar", "sidecar", {"expander__enabled": True, "expander__tlsSecret": "ebbtide-expander"}),
         ):

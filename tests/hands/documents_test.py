@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # Commands that cannot be run on the worlds, and who runs or checks them.
 ELSEWHERE = {
-    r"(\w+=\$\(|for .*\n *)?aws (cloudformation|iam) ": "the worlds have no CloudFormation and no IAM; tests/deploy.sh checks template, parameters and policies",
+    r"(\w+=\$\(|for .*\n *)?aws (cloudformation|iam|eks create-pod-identity-association) ": "the worlds have no CloudFormation, no IAM and no Pod Identity; tests/deploy.sh checks template, parameters and policies",
     r"helm ": "the worlds have none of its objects; tests/deploy.sh renders what it would install",
     r"kubectl apply ": "the worlds have no RBAC, Deployments that run, or schemas; tests/deploy.sh holds every object against the schemas",
     r"kubectl .*\b(auth can-i|create clusterrole(binding)?) ": "the worlds have no RBAC; tests/deploy.sh looks at each role",
