@@ -1,8 +1,6 @@
 //! The calls of a scale-in, one function each.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
-use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
@@ -20,6 +18,7 @@ use super::answer::{self, Answer, ApiError, CHANGED_WITHIN, changed, listed, tim
 use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
+use super::places::in_a_place;
 use super::pods::{PodName, PodView};
 use super::seen::Seen;
 use crate::telemetry::chain;
@@ -75,10 +74,6 @@ fn note(text: &str) -> String {
     }
     format!("{}{CUT}", &text[..text.floor_char_boundary(NOTE_LIMIT - CUT.len())])
 }
-
-/// A deletion that has had no answer for this long makes room for another: a webhook that hangs for some pods costs others no more of
-/// their graces.
-const HAS_A_PLACE: Duration = Duration::from_secs(10);
 
 /// Largest answer to an eviction that is read.
 const ANSWER_LIMIT: usize = 64 * 1024;
@@ -178,23 +173,20 @@ impl Cluster {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::default()
         };
-        let place = self.deletions.acquire().await;
-        if !is_wanted() {
-            return Answer::Unclear("not sent: nobody wants it any more".to_owned());
-        }
-        let mut call = pin!(changed(async {
-            match api.delete(&pod.name, &params).await {
-                Ok(_) => Ok(Answer::Going),
-                Err(kube::Error::Api(status)) => Ok(answer::read(status.code, None, Some(&status))),
-                Err(error) => Err(error),
+        let call = async {
+            if !is_wanted() {
+                return Ok(Answer::Unclear("not sent: nobody wants it any more".to_owned()));
             }
-        }));
-        let answer = if let Ok(answer) = tokio::time::timeout(HAS_A_PLACE, &mut call).await {
-            answer
-        } else {
-            drop(place);
-            call.await
+            changed(async {
+                match api.delete(&pod.name, &params).await {
+                    Ok(_) => Ok(Answer::Going),
+                    Err(kube::Error::Api(status)) => Ok(answer::read(status.code, None, Some(&status))),
+                    Err(error) => Err(error),
+                }
+            })
+            .await
         };
+        let answer = in_a_place(&self.deletions, call).await;
         answer.unwrap_or_else(|error| Answer::Unclear(chain(&error)))
     }
 
@@ -223,8 +215,8 @@ impl Cluster {
         let api: Api<Seen<Pod>> = Api::all(self.client.clone());
         // In one page, as the watch lists them.
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let _permit = self.lists.acquire().await;
-        Ok(listed(api.list(&on_node)).await?.items.iter().map(PodView::from).collect())
+        let pods = in_a_place(&self.lists, listed(api.list(&on_node))).await?;
+        Ok(pods.items.iter().map(PodView::from).collect())
     }
 
     /// Whether the DaemonSet of this name has this UID now.

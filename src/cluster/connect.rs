@@ -15,14 +15,16 @@ use tower::{BoxError, ServiceBuilder};
 /// Longest wait for a connection, TLS included: a first packet that is lost is sent again after one second, and after three.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(5);
 
+/// Longest wait for all addresses of the API server's name together, without TLS: a dead one that comes first leaves time for the next.
+const REACHED_WITHIN: Duration = Duration::from_secs(4);
+
 /// Who has not acknowledged what it was sent for so long is dead. An API server that waits for a webhook acknowledges.
 ///
 /// Source: [TCP_USER_TIMEOUT](https://man7.org/linux/man-pages/man7/tcp.7.html).
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A connection on which nothing comes, as on that of a watch, is probed after this time ...
-const PROBED_AFTER: Duration = Duration::from_secs(10);
-/// ... and then as often as this. A peer that does not answer is dead after [`ACKNOWLEDGED_WITHIN`].
+/// A connection on which nothing comes, as on that of a watch, is probed as often as this. A peer that does not answer for
+/// [`ACKNOWLEDGED_WITHIN`] is dead too.
 const PROBED_EVERY: Duration = Duration::from_secs(5);
 
 /// The client for this configuration. Its own retries are taken to be off.
@@ -53,8 +55,9 @@ pub(super) fn client(mut config: kube::Config) -> kube::Result<kube::Client> {
 fn tcp() -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(REACHED_WITHIN));
     tcp.set_tcp_user_timeout(Some(ACKNOWLEDGED_WITHIN));
-    tcp.set_keepalive(Some(PROBED_AFTER));
+    tcp.set_keepalive(Some(PROBED_EVERY));
     tcp.set_keepalive_interval(Some(PROBED_EVERY));
     tcp
 }
@@ -74,7 +77,7 @@ mod tests {
         let socket = SockRef::from(&connection);
         assert_eq!(socket.tcp_user_timeout().expect("told"), Some(ACKNOWLEDGED_WITHIN));
         assert!(socket.keepalive().expect("told"));
-        assert_eq!(socket.tcp_keepalive_time().expect("told"), PROBED_AFTER);
+        assert_eq!(socket.tcp_keepalive_time().expect("told"), PROBED_EVERY);
         assert_eq!(socket.tcp_keepalive_interval().expect("told"), PROBED_EVERY);
     }
 }

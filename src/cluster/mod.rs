@@ -17,6 +17,7 @@ mod leadership;
 mod lists;
 mod node_view;
 mod nodes;
+mod places;
 mod pods;
 pub mod record;
 mod reflect;

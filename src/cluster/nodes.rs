@@ -98,6 +98,13 @@ impl Nodes {
         self.marked.load(Ordering::Acquire) > 0 && self.lock().marked.contains(instance)
     }
 
+    /// Every Node of an instance with one that is marked to go.
+    pub fn marked(&self) -> Vec<Arc<NodeView>> {
+        let inner = self.lock();
+        let names = inner.marked.iter().filter_map(|instance| inner.by_instance.get(instance)).flatten();
+        names.filter_map(|name| inner.by_name.get(name)).cloned().collect()
+    }
+
     /// The provider id of this instance as the machine's own Node has it, where that is written oddly, or AWS has not told the zone. Cheap.
     pub fn provider_id(&self, instance: &str, zone: &str) -> Option<String> {
         if !zone.is_empty() && self.odd.load(Ordering::Acquire) == 0 {

@@ -11,8 +11,9 @@ use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+use super::places::in_a_place;
 use crate::clock::backoff;
 use crate::telemetry::{Outage, chain};
 
@@ -145,26 +146,14 @@ where
     })
 }
 
-/// A list that has had no answer for this long makes room for another: one connection that hangs holds up no other node.
-const HAS_A_PLACE: Duration = Duration::from_secs(10);
-
-/// The same events, with a permit for each list (of one page), from before it is requested until its answer is there or it has failed.
-pub(super) fn in_turn<K: Send>(
+/// The same events, with a place for each list (of one page), from before it is requested until its answer is there.
+pub(super) fn in_turn<K>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
     lists: Arc<Semaphore>,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
     let state = (Box::pin(events), lists, false);
     futures::stream::unfold(state, async |(mut events, lists, is_listing)| {
-        let mut event = None;
-        if is_listing {
-            // Nobody closes it.
-            let _permit = lists.acquire().await;
-            event = timeout(HAS_A_PLACE, events.next()).await.ok();
-        }
-        let event = match event {
-            Some(event) => event?,
-            None => events.next().await?,
-        };
+        let event = if is_listing { in_a_place(&lists, events.next()).await } else { events.next().await }?;
         let is_listing = matches!(event, Ok(Event::Init));
         Some((event, (events, lists, is_listing)))
     })

@@ -185,23 +185,18 @@ impl Worker {
         let mut load_balancers = shared.load_balancers.versions();
         let mut leadership = shared.leadership.changes();
         let eviction_slot_free = Arc::clone(&self.eviction_slot_free);
-        loop {
-            let Next::Wait(wake_at) = self.step() else {
-                // A list that is under way is nobody's any more, and has another's place.
-                drop(watches);
-                return self.hear_out().await;
-            };
+        while let Next::Wait(wake_at) = self.step() {
             if std::mem::take(&mut self.are_watches_behind) {
                 watches = Watches::default();
             }
             watches.keep(&shared, &self.nodes, &self.pods);
             tokio::select! {
                 biased;
-                () = shared.stop.cancelled() => return self.hear_out().await,
+                () = shared.stop.cancelled() => break,
                 Some(outcome) = self.running.next() => self.remember(outcome),
                 event = watches.streams.next() => match event {
                     Some((node, event)) => self.take_in(&mut watches, &node, event),
-                    None => return self.hear_out().await,
+                    None => break,
                 },
                 () = follow.notified() => {}
                 () = eviction_slot_free.notified() => {}
@@ -221,6 +216,9 @@ impl Worker {
             self.take_in_what_is_there(&mut watches);
             let _ = (follow.notified().now_or_never(), eviction_slot_free.notified().now_or_never());
         }
+        // Lists that are under way are nobody's any more, and have places that an answer may still wait for.
+        drop(watches);
+        self.hear_out().await;
     }
 
     /// Whether the node's scale-in is in this phase.

@@ -72,8 +72,9 @@ async fn a_termination_that_aws_acknowledged_is_not_repeated_though_looks_do_not
 /// The hook is kept for it, and the node closed.
 #[tokio::test(start_paused = true)]
 async fn a_drain_under_the_hook_goes_on_while_looks_do_not_show_for_minutes_that_aws_ends_the_instance() {
-    for is_killed in [false, true] {
-        let mut scene = Scene::with(held_group(2, 60)).await;
+    // With a hook of 30 s, each look is younger than what counts as too old to show a hold.
+    for (is_killed, heartbeat) in [(false, 60), (false, 30), (true, 60), (true, 30)] {
+        let mut scene = Scene::with(held_group(2, heartbeat)).await;
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).grace(240).exits_after(200)]).await;
         scene.pass_some(seconds(150)).await;
@@ -85,7 +86,7 @@ async fn a_drain_under_the_hook_goes_on_while_looks_do_not_show_for_minutes_that
         }
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
-        assert!(!a_hook_timed_out(&scene.world), "killed: {is_killed}");
+        assert!(!a_hook_timed_out(&scene.world), "killed: {is_killed}, hook of {heartbeat} s");
         assert!(has_exited(&scene.world, "web"));
         assert_eq!(notes(&scene.world, &machine, "ScaleInReturned"), [""; 0]);
         assert_eq!((decrements(&scene.world), scene.world.aws.calls(TERMINATE)), (1, 1));

@@ -29,6 +29,7 @@ use super::record::Record;
 use super::terminate;
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{elapsed, later, signed};
+use crate::cluster::NodeView;
 use crate::groups::Snapshot;
 use crate::groups::hooks::TerminatingHooks;
 use crate::k8s::{GroupName, InstanceId};
@@ -83,8 +84,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 newcomers.observe(before.as_deref(), &snapshot);
             }
             let has_hook = |group: &GroupName| shared.hooks.last_seen(group).is_some();
-            let told = |instance: &InstanceId| told_at(&shared, instance);
-            unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, has_hook, told, now);
+            let told = told(&shared);
+            unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, has_hook, &told, now);
             failing.forget_all_but(&held);
             before = Some(snapshot);
         }
@@ -238,7 +239,8 @@ fn start_what_is_due(
             continue;
         };
         held.begin(step);
-        let is_new = now < held.seen + OPEN_BY_THEN;
+        // Whoever is only presumed to be held gets the next one soon enough.
+        let is_new = !held.is_presumed && now < held.seen + OPEN_BY_THEN;
         let (group, instance) = (held.group.clone(), instance.clone());
         let one = One {
             group,
@@ -287,7 +289,7 @@ struct One {
     too_early: Option<Timestamp>,
     /// When AWS holds it no longer if it takes none any more, if known.
     ends: Option<Timestamp>,
-    /// Held for less than [`OPEN_BY_THEN`].
+    /// Seen held for less than [`OPEN_BY_THEN`].
     is_new: bool,
 }
 
@@ -374,14 +376,14 @@ fn noted_timeout(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
     records.filter(|record| record.instance == *instance).filter_map(Record::heartbeat_timeout).min()
 }
 
-/// When AWS was told to end the instance, as the record of its Node has it.
-fn told_at(shared: &Shared, instance: &InstanceId) -> Option<Timestamp> {
-    if !shared.nodes.is_marked(instance) {
-        return None;
-    }
-    let nodes = shared.nodes.of_instance(instance);
-    let told = nodes.iter().filter_map(|node| node.scale_in()?.terminate_at).max();
-    told.map(|at| later(at, -shared.clock.ahead()))
+/// Instances that AWS was told to end, and when, as the records of their Nodes have it.
+fn told(shared: &Shared) -> BTreeMap<InstanceId, Timestamp> {
+    let ahead = shared.clock.ahead();
+    let told = |node: &NodeView| {
+        let record = node.scale_in()?;
+        Some((record.instance.clone(), later(record.terminate_at?, -ahead)))
+    };
+    shared.nodes.marked().iter().filter_map(|node| told(node)).collect()
 }
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.

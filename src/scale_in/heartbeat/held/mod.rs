@@ -30,8 +30,8 @@ const ENDS_AFTER_PART: i32 = 4;
 const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// An instance that is `Terminating` is looked at every ten seconds. A view of it that is so old may be followed by a hold that nobody sees
-/// begin: it counts as held, as too early a heartbeat does no harm. So does one that has not been shown to end for so long after AWS was
-/// told to end it.
+/// begin: it counts as held, as too early a heartbeat does no harm. So does one that AWS was told to end so long ago, and that is not shown to
+/// be held: descriptions may be minutes old, though each look is new.
 const UNSEEN_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
@@ -63,7 +63,7 @@ pub(super) struct Held {
     unanswered: u32,
     pub(super) next: Timestamp,
     /// Nobody has seen it held: the view is too old to show that, or that it is not.
-    is_presumed: bool,
+    pub(super) is_presumed: bool,
     /// When the last heartbeat that AWS took was sent.
     pub(super) renewed: Option<Timestamp>,
     /// Since when it takes none, and when its hold ends by that.
@@ -240,35 +240,36 @@ impl Newcomers {
 }
 
 /// Updates `held` from the last refresh. If the refresh before showed an instance not held, it has been held since then
-/// at most. `has_hook`: whether a group is known to have our hook; `told_at`: when AWS was told to end an instance, by the record of its
-/// Node. Returns when more of them count as held, unless a refresh comes first.
+/// at most. `has_hook`: whether a group is known to have our hook; `told`: when AWS was told to end which instances, by the records of
+/// their Nodes. Returns when more of them count as held, unless a refresh comes first.
 pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
     newcomers: &Newcomers,
     has_hook: impl Fn(&GroupName) -> bool,
-    told_at: impl Fn(&InstanceId) -> Option<Timestamp>,
+    told: &BTreeMap<InstanceId, Timestamp>,
     now: Timestamp,
 ) -> Option<Timestamp> {
     let mut next: Option<Timestamp> = None;
-    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, bool)> = BTreeMap::new();
+    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, Option<Timestamp>)> = BTreeMap::new();
     for group in snapshot.groups.values() {
         for instance in &group.asg.instances {
+            let told_at = told.get(&instance.id).copied();
             let ends_since = match instance.lifecycle {
-                Lifecycle::Terminating => Some(snapshot.taken_at),
-                Lifecycle::InService => told_at(&instance.id),
+                Lifecycle::Terminating => told_at.into_iter().chain([snapshot.taken_at]).min(),
+                Lifecycle::InService => told_at,
                 _ => None,
             };
-            let unseen_from =
-                ends_since.filter(|_| has_hook(&group.asg.name)).map(|at| later(at, UNSEEN_AFTER));
+            let ends_since = ends_since.filter(|_| has_hook(&group.asg.name));
+            let unseen_from = ends_since.map(|at| later(at, UNSEEN_AFTER));
             let lifecycle = match unseen_from {
                 Some(from) if from <= now => Lifecycle::TerminatingWait,
                 _ => instance.lifecycle,
             };
             next = next.into_iter().chain(unseen_from.filter(|from| *from > now)).min();
             if lifecycle.is_held() || lifecycle == Lifecycle::Retained {
-                waiting.insert(&instance.id, (&group.asg.name, lifecycle, unseen_from.is_some()));
+                waiting.insert(&instance.id, (&group.asg.name, lifecycle, ends_since));
             }
         }
     }
@@ -277,7 +278,8 @@ pub(super) fn observe(
         // A refresh may leave an instance out, or be an old answer.
         None => snapshot.instance(instance).is_none() && elapsed(held.last_seen, now) <= MISSED_FOR,
     });
-    for (instance, (group, lifecycle, is_presumed)) in waiting {
+    for (instance, (group, lifecycle, ends_since)) in waiting {
+        let is_presumed = ends_since.is_some();
         let entry = held.entry(instance.into()).and_modify(|held| {
             held.last_seen = now;
             if !is_presumed {
@@ -285,11 +287,12 @@ pub(super) fn observe(
             }
         });
         entry.or_insert_with(|| {
-            let at_large = before.and_then(|before| Some((before.taken_at, before.instance(instance)?.1)));
-            let since = at_large
-                .filter(|(_, instance)| !instance.lifecycle.is_held())
-                .map(|(taken_at, _)| taken_at)
-                .filter(|taken_at| elapsed(*taken_at, snapshot.taken_at) <= CLOSE_ENOUGH);
+            let at_large = before.and_then(|before| {
+                let (_, instance) = before.instance(instance)?;
+                (!instance.lifecycle.is_held()).then_some(before.taken_at)
+            });
+            let since = ends_since.or(at_large);
+            let since = since.filter(|since| elapsed(*since, snapshot.taken_at) <= CLOSE_ENOUGH);
             let ask_at = (since.is_none() && lifecycle.is_held()).then_some(now);
             // Held only since the last refresh: there is time to spread the first heartbeats.
             let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };

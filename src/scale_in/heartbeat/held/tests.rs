@@ -25,7 +25,7 @@ fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
 }
 
 fn show(held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now: i64) {
-    observe(held, None, &snapshot(states), &Newcomers::default(), |_| true, |_| None, at(now));
+    observe(held, None, &snapshot(states), &Newcomers::default(), |_| true, &BTreeMap::new(), at(now));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn instances_that_are_held_at_once_beat_apart_and_in_time() {
     let all = |lifecycle| snapshot(&ids.iter().map(|id| (id.as_str(), lifecycle)).collect::<Vec<_>>());
     let (before, after) = (all(Lifecycle::Terminating), all(Lifecycle::TerminatingWait));
     let mut held = BTreeMap::new();
-    observe(&mut held, Some(&before), &after, &Newcomers::default(), |_| true, |_| None, at(10));
+    observe(&mut held, Some(&before), &after, &Newcomers::default(), |_| true, &BTreeMap::new(), at(10));
     let first: BTreeSet<_> = held.values().map(|held| held.next).collect();
     assert!((held.len(), first.len() > 80) == (100, true), "{} of {}", first.len(), held.len());
     assert!(first.iter().all(|next| (at(10)..=at(12)).contains(next)), "{first:?}");
@@ -236,7 +236,7 @@ fn a_hold_begins_after_the_refresh_that_did_not_show_it_or_is_asked_for() {
     let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
     let mut held = BTreeMap::new();
     let both = snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::TerminatingWait)]);
-    observe(&mut held, Some(&large), &both, &Newcomers::default(), |_| true, |_| None, at(10));
+    observe(&mut held, Some(&large), &both, &Newcomers::default(), |_| true, &BTreeMap::new(), at(10));
     assert_eq!((held["i-1"].since, held["i-1"].ask_at), (Some(at(0)), None));
     assert_eq!((held["i-2"].since, held["i-2"].ask_at), (None, Some(at(10))));
 }
@@ -245,8 +245,15 @@ fn a_hold_begins_after_the_refresh_that_did_not_show_it_or_is_asked_for() {
 fn what_terminates_in_a_group_with_our_hook_counts_as_held_once_nobody_would_see_that_it_is() {
     let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::Terminating)]), BTreeMap::new());
     let mut see = |view: &Snapshot, has_hook: bool, now| {
-        let due =
-            observe(&mut held, Some(view), view, &Newcomers::default(), |_| has_hook, |_| None, at(now));
+        let due = observe(
+            &mut held,
+            Some(view),
+            view,
+            &Newcomers::default(),
+            |_| has_hook,
+            &BTreeMap::new(),
+            at(now),
+        );
         (due, held.get("i-1").map(|held| (held.lifecycle, held.since)))
     };
     assert_eq!(see(&view, false, 60), (None, None));
@@ -260,24 +267,30 @@ fn what_terminates_in_a_group_with_our_hook_counts_as_held_once_nobody_would_see
 
 #[test]
 fn what_aws_was_told_to_end_counts_as_held_where_views_do_not_show_that_it_does() {
-    let (view, mut held) = (snapshot(&[("i-1", Lifecycle::InService)]), BTreeMap::new());
-    let mut see = |told: Option<i64>, has_hook: bool, now| {
-        let told = |_: &InstanceId| told.map(at);
-        let due = observe(&mut held, None, &view, &Newcomers::default(), |_| has_hook, told, at(now));
-        (due, held.get("i-1").map(|held| (held.lifecycle, held.next)))
+    let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::InService)]), BTreeMap::new());
+    let mut see = |view: &Snapshot, told: Option<i64>, has_hook: bool, now| {
+        let told = told.map(|told| ("i-1".into(), at(told))).into_iter().collect();
+        let due = observe(&mut held, None, view, &Newcomers::default(), |_| has_hook, &told, at(now));
+        (due, held.get("i-1").map(|held| (held.lifecycle, held.since)))
     };
-    assert_eq!(see(None, true, 60), (None, None));
-    assert_eq!(see(Some(50), false, 70), (None, None));
-    assert_eq!(see(Some(50), true, 64), (Some(at(65)), None));
-    assert_eq!(see(Some(50), true, 65), (None, Some((Lifecycle::TerminatingWait, at(65)))));
-    assert_eq!(see(None, true, 66), (None, None), "the scale-in was called off");
+    let counts = (None, Some((Lifecycle::TerminatingWait, Some(at(50)))));
+    assert_eq!(see(&view, None, true, 60), (None, None));
+    assert_eq!(see(&view, Some(50), false, 70), (None, None));
+    assert_eq!(see(&view, Some(50), true, 64), (Some(at(65)), None));
+    assert_eq!(see(&view, Some(50), true, 65), counts);
+    // What was acknowledged is laid over an old description: a new look tells no more than that one.
+    view = snapshot(&[("i-1", Lifecycle::Terminating)]);
+    view.taken_at = at(70);
+    assert_eq!(see(&view, Some(50), true, 71), counts);
+    view = snapshot(&[("i-1", Lifecycle::InService)]);
+    assert_eq!(see(&view, None, true, 72), (None, None), "the scale-in was called off");
 }
 
 #[test]
 fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_none() {
     let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::Terminating)]), BTreeMap::new());
     let see = |held: &mut _, view: &Snapshot, now| {
-        observe(held, Some(view), view, &Newcomers::default(), |_| true, |_| None, at(now))
+        observe(held, Some(view), view, &Newcomers::default(), |_| true, &BTreeMap::new(), at(now))
     };
     see(&mut held, &view, 15);
     assert!(!held["i-1"].counts());
@@ -324,7 +337,7 @@ fn after_a_long_time_without_a_refresh_it_is_asked_since_when_an_instance_is_hel
     let large = snapshot(&[("i-1", Lifecycle::InService)]);
     let mut now = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
     now.taken_at = at(7_200);
-    observe(&mut held, Some(&large), &now, &Newcomers::default(), |_| true, |_| None, at(7_200));
+    observe(&mut held, Some(&large), &now, &Newcomers::default(), |_| true, &BTreeMap::new(), at(7_200));
     assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(7_200))));
 }
 

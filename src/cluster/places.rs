@@ -1,0 +1,23 @@
+//! Places for calls of which only so many may be under way at once.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// A call that has had no answer for this long makes room for another: a webhook that hangs for some pods, or an API server for some nodes,
+/// costs others no more of their time.
+const HAS_A_PLACE: Duration = Duration::from_secs(10);
+
+/// Makes a call once a place is free, and keeps that until the call is answered, or for [`HAS_A_PLACE`].
+pub(super) async fn in_a_place<T>(places: &Semaphore, call: impl Future<Output = T>) -> T {
+    // Nobody closes it.
+    let place = places.acquire().await;
+    let mut call = pin!(call);
+    if let Ok(answer) = timeout(HAS_A_PLACE, &mut call).await {
+        return answer;
+    }
+    drop(place);
+    call.await
+}
