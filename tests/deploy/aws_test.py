@@ -38,6 +38,24 @@ def template():
     return yaml.load(TEMPLATE.read_text(), Loader=Intrinsics)
 
 
+def resolved(value, given):
+    """A value of the template with these parameters, by as many intrinsic functions as the tag of groups needs."""
+    match value:
+        case {"Ref": name}:
+            return given[name]
+        case {"Fn::Sub": [source, variables]}:
+            return resolved({"Fn::Sub": source}, given | {name: resolved(inner, given) for name, inner in variables.items()})
+        case {"Fn::Sub": source}:
+            return re.sub(r"\$\{(.*?)\}", lambda found: given[found[1]], source)
+        case {"Fn::If": [condition, yes, no]}:
+            return resolved(yes if resolved(template()["Conditions"][condition], given) else no, given)
+        case {"Fn::Not": [inner]}:
+            return not resolved(inner, given)
+        case {"Fn::Equals": [one, other]}:
+            return resolved(one, given) == resolved(other, given)
+    return value
+
+
 def policies():
     """The policies in deploy/aws/iam by name."""
     return {path.stem: json.loads(path.read_text()) for path in (AWS / "iam").glob("*.json")}
@@ -114,12 +132,23 @@ class CloudFormation(unittest.TestCase):
                 name = resource["Properties"]["PolicyName"]
                 found[name] = resource["Properties"]["PolicyDocument"]
                 self.assertEqual(resource.get("Condition"), OPTIONAL.get(name), name)
-        wanted = policies()
-        [statement] = wanted["queue"]["Statement"]
-        self.assertEqual(statement["Resource"], "arn:*:sqs:*:*:ebbtide*")
-        # There the queue is known.
-        statement["Resource"] = {"Fn::GetAtt": "Queue.Arn"}
-        self.assertEqual(found, wanted)
+        unset = template()["Parameters"]["GroupTag"]["Default"]
+        for given, tag in ((unset, "k8s.io/cluster-autoscaler/blue"), ("example.org/team", "example.org/team")):
+            parameters = {"ClusterName": "blue", "GroupTag": given}
+            # There the tag and the queue are known.
+            wanted = {name: json.loads(json.dumps(policy).replace("k8s.io/cluster-autoscaler/enabled", tag)) for name, policy in policies().items()}
+            [statement] = wanted["queue"]["Statement"]
+            self.assertEqual(statement["Resource"], "arn:*:sqs:*:*:ebbtide*")
+            statement["Resource"] = {"Fn::GetAtt": "Queue.Arn"}
+            texts = {name: json.loads(resolved(document, parameters)) for name, document in found.items() if "Fn::Sub" in document}
+            self.assertEqual(found | texts, wanted)
+
+    def test_no_tag_of_groups_ends_the_text_that_it_is_put_into(self):
+        allowed = re.compile(template()["Parameters"]["GroupTag"]["AllowedPattern"])
+        for tag in ("", "k8s.io/cluster-autoscaler/blue", "kubernetes.io/cluster/blue", "aws:autoscaling:groupName"):
+            self.assertRegex(tag, allowed)
+        for tag in ('a"', "a\\", "${a}", "a*", "a b", 129 * "a"):
+            self.assertNotRegex(tag, allowed)
 
     def test_rules_are_those_of_the_documents_and_they_alone_write_to_the_queue(self):
         resources = template()["Resources"]
@@ -144,6 +173,8 @@ class Terraform(unittest.TestCase):
         self.assertIn('var.wait_for_load_balancers ? ["load-balancers"] : []', source)
         self.assertIn('var.prices ? ["prices"] : []', source)
         self.assertIn('file("${path.module}/../iam/${each.key}.json")', source)
+        self.assertIn('group_tag = coalesce(var.group_tag, "k8s.io/cluster-autoscaler/${var.cluster_name}")', source)
+        self.assertRegex(source, r'"k8s.io/cluster-autoscaler/enabled",\s+local.group_tag,')
         # What is put in the place of something finds it.
         for replaced, policy in (("k8s.io/cluster-autoscaler/enabled", "size"), ("arn:*:sqs:*:*:ebbtide*", "queue")):
             self.assertIn(f'"{replaced}"', source)
