@@ -1,4 +1,5 @@
-//! The admission policies of `deploy/base/admission.yaml`, hand-written, and the users that they distinguish.
+//! The admission policies of `deploy/base/admission.yaml`, hand-written, and the users that they distinguish. `tests::policies` holds them
+//! against the shipped text.
 //!
 //! A policy sees the object before and after. A request without a token comes from an administrator, who may do anything.
 

@@ -7,6 +7,7 @@ mod failures;
 mod kubelets;
 mod machines;
 mod objects;
+mod policies;
 mod printing;
 mod requests;
 mod scale;
