@@ -294,7 +294,8 @@ impl Cluster {
         }
     }
 
-    /// Publishes an Event. `kube`'s recorder would keep only the first text of each reason, and the text says
+    /// Publishes an Event, once fewer than twenty others of its kind are being published, of pods or of anything else. One that has to wait too
+    /// long is not. `kube`'s recorder would keep only the first text of each reason, and the text says
     /// which budget blocks.
     pub async fn announce(
         &self,
@@ -321,7 +322,12 @@ impl Cluster {
             ..Event::default()
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        timely(api.create(&PostParams::default(), &event)).await?;
+        let places = if matches!(about, About::Pod(..)) { &self.pod_events } else { &self.events };
+        let published = async {
+            let _place = places.acquire().await;
+            api.create(&PostParams::default(), &event).await
+        };
+        timely(published).await?;
         Ok(())
     }
 }

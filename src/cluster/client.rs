@@ -28,6 +28,10 @@ const LISTS_AT_ONCE: usize = 20;
 /// leave at once, and each call takes a connection of its own (`kube` speaks HTTP/1.1).
 const PODS_AT_ONCE: usize = 50;
 
+/// Upper limit of Events of pods under way, and of other Events. Each pod that is asked to go has one, thousands within seconds, and clusters
+/// keep Events in a storage of their own, which may have trouble of its own.
+const EVENTS_AT_ONCE: usize = 20;
+
 /// The cluster.
 #[derive(Clone)]
 pub struct Cluster {
@@ -38,6 +42,10 @@ pub struct Cluster {
     pub(super) annotations: Arc<Semaphore>,
     /// Permits for lists of nodes' pods. Nobody closes it.
     pub(super) lists: Arc<Semaphore>,
+    /// Permits for Events of pods. Nobody closes it.
+    pub(super) pod_events: Arc<Semaphore>,
+    /// Permits for other Events: apart, since they are few and tell more. Nobody closes it.
+    pub(super) events: Arc<Semaphore>,
     requests: Requests,
     pub(super) rewinds: Arc<Rewinds>,
 }
@@ -57,6 +65,8 @@ impl Cluster {
             deletions: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             annotations: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
+            pod_events: Arc::new(Semaphore::new(EVENTS_AT_ONCE)),
+            events: Arc::new(Semaphore::new(EVENTS_AT_ONCE)),
             requests,
             rewinds: Arc::default(),
         }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide::cluster::{Answer, Cluster, PodName};
+use ebbtide::cluster::{About, Answer, ApiError, Cluster, PodName};
 use ebbtide::sim::aws::{Event, Operation, TerminationCause};
 use ebbtide::sim::cluster::{Event as ClusterEvent, Verb, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World, kube_client, response};
 use futures::StreamExt as _;
 use futures::future::join_all;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -88,12 +88,17 @@ struct Slow {
 
 #[async_trait]
 impl World for Slow {
-    async fn call(&self, _: Request) -> Result<Response, Lost> {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(now, Ordering::Relaxed);
         sleep(Duration::from_secs(2)).await;
         self.now.fetch_sub(1, Ordering::Relaxed);
-        Ok(response(200, "application/json", r#"{"kind":"Status","apiVersion":"v1","status":"Success"}"#))
+        let answer = if request.uri().path().ends_with("/events") {
+            r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{},"eventTime":null}"#
+        } else {
+            r#"{"kind":"Status","apiVersion":"v1","status":"Success"}"#
+        };
+        Ok(response(200, "application/json", answer))
     }
 }
 
@@ -149,4 +154,27 @@ async fn of_a_thousand_annotations_fifty_are_under_way_at_once_and_none_is_given
         most_at_once(async |cluster, pod| cluster.annotate_pod(&pod, "uid", &guarded).await).await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(most, 50);
+}
+
+/// An Event for each pod that is asked to go, and a storage of Events that has trouble of its own.
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_events_of_pods_twenty_are_under_way_at_once_and_others_do_not_wait_for_them() {
+    let ask = async |cluster: Cluster, pod: PodName| {
+        let of_pod = cluster.announce(About::Pod(&pod, "uid"), "R", "text", false, Timestamp::UNIX_EPOCH);
+        if pod.name == "web-999" {
+            let of_another = About::ConfigMap(&pod, "uid");
+            let other = cluster.announce(of_another, "R", "text", false, Timestamp::UNIX_EPOCH);
+            let (of_pod, other) = tokio::join!(of_pod, other);
+            other.expect("published");
+            return of_pod;
+        }
+        of_pod.await
+    };
+    let began = tokio::time::Instant::now();
+    let (answers, most) = most_at_once(ask).await;
+    assert_eq!(most, 21);
+    // Five times twenty in the ten seconds that an Event is worth. A pod's is for people, and tried once.
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 100);
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(()) | Err(ApiError::TimedOut))));
+    assert_eq!(began.elapsed(), Duration::from_secs(10));
 }
