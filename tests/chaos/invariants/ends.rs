@@ -81,9 +81,9 @@ fn accepted(history: &History) -> Vec<Violation> {
         let is_there = group.is_some_and(|group| {
             group.instances.iter().any(|i| i.id == machine.instance && i.state == LifecycleState::InService)
         });
-        // Before AWS is told, which has to hold the machine, the record on the Node is all there is of it.
+        // Before AWS is told, which has to hold the machine, the record on the Node is all there is of it. Another's hook has it drained first too.
         let spec = history.scenario.groups.iter().find(|spec| spec.name == machine.group);
-        let is_forgotten = spec.is_some_and(|spec| spec.hook.is_none())
+        let is_forgotten = spec.is_some_and(|spec| spec.hook.is_none() || spec.foreign.is_some())
             && history
                 .diary
                 .iter()

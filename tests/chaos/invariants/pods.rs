@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use ebbtide::k8s::names;
 use ebbtide::sim::aws::{Event as AwsEvent, Operation, Power};
-use ebbtide::sim::cluster::{By, Event};
+use ebbtide::sim::cluster::{By, Event, NodeChange};
 use ebbtide::sim::report::{PodEnd, Run};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Violation;
 use crate::history::{History, Note};
 use crate::play::OURS;
-use crate::scenario::{Cause, Damage, Deed, GroupCause, Kind, Workload};
+use crate::scenario::{Cause, Damage, Deed, GroupCause, Kind, Upset, What, Workload};
 
 /// How long a pod on a dead machine is waited for beyond its grace.
 pub(super) const DEAD: SignedDuration = SignedDuration::from_mins(1);
@@ -171,6 +172,9 @@ const UNKNOWN_GRACE: i64 = 600;
 /// A request for a guard that was lost or late holds up those that follow.
 const UNGUARDED: SignedDuration = SignedDuration::from_secs(60);
 
+/// A watch that has fallen silent is begun anew when it has lasted a minute, by a list.
+const SILENT: SignedDuration = SignedDuration::from_secs(70);
+
 impl History {
     /// The workloads that ran on an instance at a moment.
     fn workloads_at<'a>(&'a self, instance: &'a str, at: Timestamp) -> impl Iterator<Item = &'a Run> {
@@ -235,11 +239,22 @@ impl History {
         })
     }
 
-    /// Whether cluster-autoscaler asked DaemonSet pods as well while what guards them could not be written.
-    fn is_unguarded(&self, instance: &str, at: Timestamp) -> bool {
-        let is_of_all = |(_, note): &_| matches!(note, Note::Asked(Cause::AutoscalerOfAll, machine) if machine.instance == instance);
-        let hits = &self.end.hits[1];
-        self.diary.iter().any(is_of_all) && hits.iter().any(|hit| (at - UNGUARDED..=at).contains(hit))
+    /// Whether cluster-autoscaler asked DaemonSet pods as well while what guards them could not be written, or while nobody could see that it
+    /// would: the watches were silent, or our own taint was there already, so that it left no sign.
+    fn is_unguarded(&self, instance: &str, node: &str, at: Timestamp) -> bool {
+        let is_of_all = |(_, note): &&_| matches!(note, Note::Asked(Cause::AutoscalerOfAll, machine) if machine.instance == instance);
+        let Some((begun, _)) = self.diary.iter().take_while(|(when, _)| *when <= at).find(is_of_all) else {
+            return false;
+        };
+        let is_its_taint = |change: &NodeChange| matches!(change, NodeChange::Tainted { key, effect, .. } if key == names::TO_BE_DELETED && effect == "NoSchedule");
+        let is_sign = |e: &Event| matches!(e, Event::NodeChanged { node: name, changes } if name == node && changes.iter().any(is_its_taint));
+        let has_left_a_sign =
+            self.cluster.iter().any(|entry| (*begun..=at).contains(&entry.at) && is_sign(&entry.what));
+        let is_silence = |note: &Note| matches!(note, Note::Did(What::Cluster(Upset::SilenceWatches)));
+        let is_silent =
+            self.diary.iter().any(|(when, note)| (at - SILENT..=at).contains(when) && is_silence(note));
+        let is_hit = self.end.hits[1].iter().any(|hit| (at - UNGUARDED..=at).contains(hit));
+        !has_left_a_sign || is_silent || is_hit
     }
 
     /// Whether somebody has broken this instance's machine or kubelet, and nobody has mended it, or AWS has taken it.
@@ -293,7 +308,7 @@ pub(super) fn daemons(history: &History) -> Vec<Violation> {
     // A rolling update is its controller's.
     for (at, _, _, run) in history.asks().filter(|(_, by, _, run)| run.daemon && *by != By::Controller) {
         let Some(instance) = history.instance_at(&run.node, at) else { continue };
-        if history.is_unguarded(instance, at) {
+        if history.is_unguarded(instance, &run.node, at) {
             continue;
         }
         for other in history.workloads_at(instance, at) {
