@@ -4,6 +4,7 @@
 //! the API documentation and public logs; unknown ones become [`AwsError::Other`].
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 
 use aws_credential_types::provider::error::CredentialsError;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
@@ -15,7 +16,7 @@ use crate::dry_run;
 use crate::telemetry::chain;
 
 /// Why a call to AWS failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum AwsError {
     /// Too many calls.
     #[error("{operation} was throttled: {message}")]
@@ -104,7 +105,7 @@ pub enum AwsError {
         /// The call.
         operation: Operation,
         /// What was wrong with those found.
-        source: Box<dyn StdError + Send + Sync>,
+        source: Arc<dyn StdError + Send + Sync>,
     },
     /// A time-out, a broken connection or a server error. The call may have taken effect.
     #[error("{operation} got no answer")]
@@ -112,7 +113,7 @@ pub enum AwsError {
         /// The call.
         operation: Operation,
         /// The cause.
-        source: Box<dyn StdError + Send + Sync>,
+        source: Arc<dyn StdError + Send + Sync>,
     },
     /// An answer that cannot be read, to a call that AWS has taken.
     #[error("{operation} was answered, and the answer cannot be read")]
@@ -120,7 +121,7 @@ pub enum AwsError {
         /// The call.
         operation: Operation,
         /// What was wrong with it.
-        source: Box<dyn StdError + Send + Sync>,
+        source: Arc<dyn StdError + Send + Sync>,
     },
     /// Not sent: a dry run changes nothing.
     #[error("{operation} was not sent: {}", dry_run::WHY)]
@@ -224,6 +225,11 @@ const UNWELL: &[&str] = &[
 ];
 
 impl AwsError {
+    /// No answer came, for this reason.
+    pub fn unreachable(operation: Operation, why: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::Unreachable { operation, source: why.into().into() }
+    }
+
     /// Classifies a service error by code or, if that says nothing, by HTTP status or text.
     pub fn of_service(operation: Operation, status: u16, code: &str, message: &str) -> Self {
         let text = message.to_ascii_lowercase();
@@ -234,7 +240,7 @@ impl AwsError {
             _ if DENIED.contains(&code) => return Self::Denied { action: operation.action(), message },
             _ if EXPIRED.contains(&code) => return Self::Expired { operation, message },
             _ if UNWELL.contains(&code) || status >= 500 => {
-                let source = Box::new(ServerError { code: code.to_owned(), message });
+                let source = Arc::new(ServerError { code: code.to_owned(), message });
                 return Self::Unreachable { operation, source };
             }
             // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html and others
@@ -277,7 +283,7 @@ impl AwsError {
         match error {
             // The SDK counts an answer that it cannot read as one of the service's errors.
             SdkError::ServiceError(answer) if answer.raw().status().is_success() => {
-                Self::Unreadable { operation, source: Box::new(answer.into_err()) }
+                Self::Unreadable { operation, source: Arc::new(answer.into_err()) }
             }
             SdkError::ServiceError(refusal) => {
                 let status = refusal.raw().status().as_u16();
@@ -288,9 +294,9 @@ impl AwsError {
                 Self::of_service(operation, status, code.unwrap_or("NoCode"), &message)
             }
             unsigned if is_about_credentials(&unsigned) => {
-                Self::NoCredentials { operation, source: Box::new(unsigned) }
+                Self::NoCredentials { operation, source: Arc::new(unsigned) }
             }
-            lost => Self::Unreachable { operation, source: Box::new(lost) },
+            lost => Self::Unreachable { operation, source: Arc::new(lost) },
         }
     }
 

@@ -244,7 +244,7 @@ impl Aws {
             let answer = timeout(patience.attempt, Box::pin(send())).await;
             let result = match answer {
                 Ok(answer) => answer.map_err(|error| AwsError::of_sdk(operation, error)),
-                Err(late) => Err(AwsError::Unreachable { operation, source: Box::new(late) }),
+                Err(late) => Err(AwsError::unreachable(operation, late)),
             };
             self.calls.count(operation, began.elapsed(), &result);
             result

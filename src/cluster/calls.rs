@@ -233,8 +233,9 @@ impl Cluster {
     pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
         let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
-        let _permit = self.annotations.acquire().await;
-        changed(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = changed(api.patch_metadata(&pod.name, &params, &patch));
+        in_a_place(&self.annotations, call).await?;
         Ok(())
     }
 

@@ -52,10 +52,29 @@ pub struct Hooks {
 /// What is known of one group's hooks.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Held while AWS is asked: when the last look-up began that AWS answered.
-    flight: tokio::sync::Mutex<Option<Timestamp>>,
+    /// Held while AWS is asked.
+    flight: tokio::sync::Mutex<LookedUp>,
     known: Mutex<Option<Known>>,
     want: Mutex<Want>,
+}
+
+/// What the last look-ups of a group's hooks came to.
+#[derive(Debug, Default)]
+struct LookedUp {
+    /// When the last one began that AWS answered.
+    answered: Option<Timestamp>,
+    /// When the last one ended, if that failed, and how.
+    failed: Option<(Timestamp, AwsError)>,
+}
+
+impl LookedUp {
+    /// The failure of a look-up that somebody waited for since `since`.
+    fn failed_since(&self, since: Timestamp) -> Result<(), AwsError> {
+        match &self.failed {
+            Some((ended, error)) if *ended > since => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Whether and when to look up a group's hooks.
@@ -264,36 +283,45 @@ impl Hooks {
     ) -> Result<TerminatingHooks, AwsError> {
         let now = self.clock.now();
         let slot = self.slot(group);
-        let mut answered = slot.flight.lock().await;
-        match slot.known().filter(|known| elapsed(known.looked_at, now) < fresh) {
-            Some(known) => Ok(self.terminating(&known)),
-            None => self.look_up(group, &slot, &mut answered).await,
+        let mut looked_up = slot.flight.lock().await;
+        if let Some(known) = slot.known().filter(|known| elapsed(known.looked_at, now) < fresh) {
+            return Ok(self.terminating(&known));
         }
+        looked_up.failed_since(now)?;
+        self.look_up(group, &slot, &mut looked_up).await
     }
 
     /// The group's hooks, asked for from now on: for when a removed hook would cost workloads. Who waits while AWS is asked
-    /// shares the next answer, so that any number of callers at once make two calls at most.
+    /// shares the next answer, or the failure that it waited for, so that any number of callers at once make two calls at most.
     pub async fn of_now(&self, group: &GroupName) -> Result<TerminatingHooks, AwsError> {
         let now = self.clock.now();
         let slot = self.slot(group);
-        let mut answered = slot.flight.lock().await;
+        let mut looked_up = slot.flight.lock().await;
         // A put makes `known` newer, but is no answer.
-        match slot.known().filter(|_| answered.is_some_and(|begun| begun >= now)) {
-            Some(known) => Ok(self.terminating(&known)),
-            None => self.look_up(group, &slot, &mut answered).await,
+        if let Some(known) = slot.known().filter(|_| looked_up.answered.is_some_and(|begun| begun >= now)) {
+            return Ok(self.terminating(&known));
         }
+        looked_up.failed_since(now)?;
+        self.look_up(group, &slot, &mut looked_up).await
     }
 
     async fn look_up(
         &self,
         group: &GroupName,
         slot: &Slot,
-        answered: &mut Option<Timestamp>,
+        looked_up: &mut LookedUp,
     ) -> Result<TerminatingHooks, AwsError> {
         let looked_at = self.clock.now();
-        let hooks = self.aws.lifecycle_hooks(group).await?;
-        *answered = Some(looked_at);
-        Ok(self.learn(slot, hooks, looked_at))
+        match self.aws.lifecycle_hooks(group).await {
+            Ok(hooks) => {
+                *looked_up = LookedUp { answered: Some(looked_at), failed: None };
+                Ok(self.learn(slot, hooks, looked_at))
+            }
+            Err(error) => {
+                looked_up.failed = Some((self.clock.now(), error.clone()));
+                Err(error)
+            }
+        }
     }
 
     /// Replaces what is known of a group's hooks.
@@ -366,8 +394,8 @@ impl Hooks {
         self.known(group).and_then(|known| self.ours(&known))
     }
 
-    /// Looks up the hooks of at most `most` groups: those never looked up first (with instances before empty ones),
-    /// then the oldest. Forgets groups that are gone.
+    /// Looks up the hooks of at most `most` groups that nobody else is looking up: those never looked up first (with instances before empty
+    /// ones), then the oldest. Forgets groups that are gone.
     pub async fn refresh(&self, snapshot: &Snapshot, most: usize, now: Timestamp) -> Result<(), AwsError> {
         self.slots().retain(|group, _| snapshot.groups.contains_key(group));
         let mut due: Vec<_> = snapshot
@@ -384,7 +412,10 @@ impl Hooks {
             .collect();
         // Groups never looked up sort first (`None` is least).
         due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.asg.name.clone()));
-        let due = due.into_iter().take(most).map(|(.., group)| self.seen_within(FRESH, &group.asg.name));
+        // One that somebody is asking about is left to that: others wait for the next refresh.
+        let is_free = |group: &GroupName| self.slot(group).flight.try_lock().is_ok();
+        let due = due.into_iter().filter(|(.., group)| is_free(&group.asg.name)).take(most);
+        let due = due.map(|(.., group)| self.seen_within(FRESH, &group.asg.name));
         futures::future::try_join_all(due).await?;
         Ok(())
     }

@@ -58,7 +58,7 @@ async fn add_to(
 }
 
 fn late(why: impl Into<Box<dyn Error + Send + Sync>>) -> AwsError {
-    AwsError::Unreachable { operation: Operation::DescribeWarmPool, source: why.into() }
+    AwsError::unreachable(Operation::DescribeWarmPool, why)
 }
 
 /// The warm pool's instances as they were, without those now in the group.

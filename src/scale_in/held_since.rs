@@ -212,10 +212,10 @@ mod tests {
 
     #[test]
     fn a_denied_heartbeat_counts_until_one_gets_past_the_look_at_rights() {
-        use AwsError::{Denied, NoActiveHook, Unreachable};
+        use AwsError::{Denied, NoActiveHook};
         let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
         let denied = || Err(Denied { action: operation.action(), message: String::new() });
-        let unreachable = || Err(Unreachable { operation, source: "timed out".into() });
+        let unreachable = || Err(AwsError::unreachable(operation, "timed out"));
         let too_early = || Err(NoActiveHook { operation, message: String::new() });
         let table =
             [(Ok(()), None), (too_early(), None), (unreachable(), Some(at(10))), (denied(), Some(at(20)))];

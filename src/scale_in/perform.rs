@@ -21,6 +21,9 @@ use crate::telemetry::chain;
 /// Longest that a pod's deletion waits for its condition DisruptionTarget to be set.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
 
+/// Longest that a stop waits for what others are told, before another process may lead: nothing depends on it.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
 /// How long after a write of the Node the watch shows it, mostly: a few milliseconds.
 const SEEN_WITHIN: Duration = Duration::from_millis(50);
 
@@ -96,7 +99,8 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::Report(state) => async move {
-            let reported = shared.cluster.report_drain(&node, state, shared.clock.wall()).await;
+            let report = shared.cluster.report_drain(&node, state, shared.clock.wall());
+            let reported = unless_stopped(&shared, report).await;
             Outcome::Reported(state, reported.map(Box::new))
         }
         .boxed(),
@@ -221,7 +225,8 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: Sc
         tracing::info!(node = node.name.as_str(), reason, note, "Event on the Node");
     }
     let now = shared.clock.wall();
-    let told = shared.cluster.announce(About::Node(&node), reason, &note, warning, now).await;
+    let told = shared.cluster.announce(About::Node(&node), reason, &note, warning, now);
+    let told = unless_stopped(&shared, told).await;
     if let Err(error) = told
         && !matches!(error, ApiError::DryRun)
     {
@@ -234,7 +239,8 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: Sc
 async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: ScaleInEvent) -> Outcome {
     let ScaleInEvent { reason, note, warning, .. } = event;
     let now = shared.clock.wall();
-    let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now).await;
+    let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now);
+    let told = unless_stopped(&shared, told).await;
     let outage = &mut shared.pod_events.lock().outage;
     match told {
         Ok(()) => drop(outage.recovered()),
@@ -245,4 +251,20 @@ async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: Sca
         }
     }
     Outcome::Announced
+}
+
+/// What a call that tells others came to; one that a stop would have to wait for counts as not answered.
+async fn unless_stopped<T>(
+    shared: &Shared,
+    told: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    let over = async {
+        shared.stop.cancelled().await;
+        tokio::time::sleep(TOLD_WITHIN).await;
+    };
+    tokio::select! {
+        biased;
+        told = told => told,
+        () = over => Err(ApiError::TimedOut),
+    }
 }

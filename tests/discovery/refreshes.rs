@@ -5,6 +5,7 @@ use std::time::Duration;
 use ebbtide::aws::{Hook, Lifecycle};
 use ebbtide::groups::hooks::HookState;
 use ebbtide::sim::aws::{GroupSpec, HookSpec, LaunchFailure, LifecycleState, Operation};
+use tokio::time::Instant;
 
 use crate::world::{by_tag, ours, selectors, world};
 
@@ -152,6 +153,32 @@ async fn many_who_ask_for_a_hook_at_once_cause_one_call() {
     let all = futures::future::join_all((0..10).map(|_| world.hooks.seen_within(FRESH, &web))).await;
     assert!(all.into_iter().all(|answer| answer.expect("asks").ours.is_some()));
     assert_eq!(world.sim.calls(Operation::DescribeLifecycleHooks), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_who_wait_for_a_hook_that_aws_does_not_tell_share_the_failure_and_no_refresh_waits_with_them() {
+    let world = world([ours("web").size(0, 9, 1).hook(HookSpec::terminating("ebbtide"))]).await;
+    let discovery = world.discovery(selectors(&["0:9:web"], &[]));
+    let snapshot = discovery.refresh().await.expect("sees");
+    world.sim.hang(&[Operation::DescribeLifecycleHooks], true);
+    let web = "web".into();
+    let began = Instant::now();
+    let asked = async {
+        let answers = futures::future::join_all((0..20).map(|_| world.hooks.of_now(&web))).await;
+        (answers, began.elapsed())
+    };
+    let refreshed = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        world.hooks.refresh(&snapshot, 2, world.clock.now()).await.expect("asks nothing");
+        began.elapsed()
+    };
+    let ((answers, asked), refreshed) = tokio::join!(asked, refreshed);
+    assert!(answers.iter().all(Result::is_err));
+    assert!(asked <= Duration::from_secs(6), "{asked:?}");
+    assert_eq!(refreshed, Duration::from_millis(1));
+    // Whoever asks after that asks AWS.
+    world.sim.hang(&[Operation::DescribeLifecycleHooks], false);
+    world.hooks.of_now(&web).await.expect("asks");
 }
 
 #[tokio::test(start_paused = true)]

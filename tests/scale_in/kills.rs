@@ -1,5 +1,7 @@
 //! Killed at any moment, the program carries on where it was.
 
+use std::time::Duration;
+
 use ebbtide::sim::aws::{GroupSpec, Lose};
 use ebbtide::sim::cluster::{Fault, Verb, pod};
 use ebbtide::sim::world::World;
@@ -122,6 +124,20 @@ async fn killed_while_the_api_server_is_down() {
         scene.world.cluster.api_up();
         ends_well(&scene, &machine).await;
     }
+}
+
+/// Nothing depends on an Event, nor on a condition.
+#[tokio::test(start_paused = true)]
+async fn a_stop_hands_over_at_once_though_nobody_takes_what_others_are_told() {
+    let mut scene = begin(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.world.cluster.hang_webhook(Verb::Create, "events");
+    scene.world.cluster.hang_webhook(Verb::Patch, "nodes/status");
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    let took = scene.stop().await;
+    assert!(took <= Duration::from_secs(2), "{took:?}");
+    ends_well(&scene, &machine).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -342,10 +342,7 @@ impl Discovery {
         if due.is_empty() {
             return;
         }
-        let late = |elapsed| AwsError::Unreachable {
-            operation: Operation::DescribeScalingActivities,
-            source: Box::new(elapsed),
-        };
+        let late = |elapsed| AwsError::unreachable(Operation::DescribeScalingActivities, elapsed);
         // Activities have wall-clock times.
         let ahead = self.clock.ahead();
         let ask = async |group: &GroupName, since: Timestamp| {

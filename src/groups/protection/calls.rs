@@ -53,6 +53,6 @@ async fn within<T>(
     operation: Operation,
     call: BoxFuture<'_, Result<T, AwsError>>,
 ) -> Result<T, AwsError> {
-    let late = |elapsed| Err(AwsError::Unreachable { operation, source: Box::new(elapsed) });
+    let late = |elapsed| Err(AwsError::unreachable(operation, elapsed));
     tokio::time::timeout(limit, call).await.unwrap_or_else(late)
 }

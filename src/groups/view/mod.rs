@@ -130,9 +130,13 @@ impl Groups {
         }
         let mut seen = self.seen.lock();
         for change in learned {
+            if matches!(change, Change::Desired { .. }) {
+                // It starts from the group without those that leave it, of whom there may be hundreds.
+                self.swap(&seen);
+            }
             seen.changes.push_learned(asked, now, change, self.latest().as_deref());
-            self.swap(&seen);
         }
+        self.swap(&seen);
         drop(seen);
         self.refresh_soon();
     }

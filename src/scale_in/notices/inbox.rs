@@ -45,6 +45,10 @@ const MOST: usize = 1_000;
 /// ... of which there may be ten times as many.
 const MOST_IN_ALL: usize = 10 * MOST;
 
+/// Nor while so many calls are under way, each on a connection of its own: what is left to others has one each, and a queue may have thousands
+/// of such messages.
+const CALLS_AT_ONCE: usize = 50;
+
 /// What is about others comes again after this share of the time for which it may be of use, after [`HIDDEN`] at least and this at
 /// most. That is some 500 times in two weeks, and a queue may give what is received more often to its dead letters.
 const SHARE: u32 = 36;
@@ -216,7 +220,8 @@ impl Inbox {
 
     fn receive(&mut self, now: Timestamp) {
         let in_hand = self.waiting.values().filter(|waiting| !waiting.may_wait(now)).count();
-        let is_full = in_hand >= MOST || self.waiting.len() >= MOST_IN_ALL;
+        let is_full =
+            in_hand >= MOST || self.waiting.len() >= MOST_IN_ALL || self.calls.len() >= CALLS_AT_ONCE;
         if self.is_receiving || self.receive_at > now || is_full {
             return;
         }

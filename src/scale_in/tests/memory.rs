@@ -187,7 +187,7 @@ fn nothing_is_remembered_of_pods_that_are_gone() {
 fn awss_words_are_kept_only_where_trying_again_does_not_help() {
     const COMPLETE: Operation = Operation::CompleteLifecycleAction;
     let denied = || AwsError::of_service(COMPLETE, 403, "AccessDenied", "you may not");
-    let away = || AwsError::Unreachable { operation: COMPLETE, source: "timed out".into() };
+    let away = || AwsError::unreachable(COMPLETE, "timed out");
     let kept = |error| {
         let mut memory = Memory::default();
         memory.note_completion(&Err(error), at(0));

@@ -441,7 +441,7 @@ fn refused(code: &str, words: &str) -> AwsError {
 
 /// AWS has not answered.
 fn no_answer() -> AwsError {
-    AwsError::Unreachable { operation: TERMINATE, source: "timed out".into() }
+    AwsError::unreachable(TERMINATE, "timed out")
 }
 
 fn seen_now(scene: &mut Scene, lifecycle: Lifecycle) {

@@ -331,7 +331,7 @@ fn what_aws_may_have_heard_during_the_drain_is_not_said_again_after_the_flush() 
     let mut scene = node().by_autoscaler().hooked(60);
     assert!(touches_aws(&scene.plan()));
     let operation = Operation::TerminateInstanceInAutoScalingGroup;
-    scene.terminated(&Err(AwsError::Unreachable { operation, source: "timed out".into() }));
+    scene.terminated(&Err(AwsError::unreachable(operation, "timed out")));
     // The hook has been taken away meanwhile.
     scene.hook = HookState::Known(TerminatingHooks::default());
     scene.plan();

@@ -105,7 +105,7 @@ fn one_refresh_that_leaves_an_instance_out_ends_no_hold_and_another_state_begins
 fn since_when_an_instance_is_held_is_asked_again_when_aws_did_not_say() {
     let mut held = BTreeMap::from([("i-1".into(), Held { ask_at: None, ..held() })]);
     let operation = crate::aws::Operation::DescribeScalingActivities;
-    let error = AwsError::Unreachable { operation, source: "timed out".into() };
+    let error = AwsError::unreachable(operation, "timed out");
     let instances = vec!["i-1".into()];
     hear(&mut held, Done::Asked { group: "g".into(), instances, answer: Err(error) }, at(50));
     assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(60))));
@@ -116,9 +116,9 @@ fn since_when_an_instance_is_held_is_asked_again_when_aws_did_not_say() {
 
 #[test]
 fn a_hold_of_which_aws_does_not_say_when_it_began_counts_from_when_it_was_seen() {
-    use AwsError::{Other, Unreachable};
+    use AwsError::Other;
     let operation = crate::aws::Operation::DescribeScalingActivities;
-    let unreachable = || Err(Unreachable { operation, source: "timed out".into() });
+    let unreachable = || Err(AwsError::unreachable(operation, "timed out"));
     let unknown = || Err(Other { operation, code: "InvalidAction".into(), message: String::new() });
     // What AWS answers when, whether that is enough, and when it is asked again.
     let table = [
@@ -206,7 +206,7 @@ fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is
     let mut held = BTreeMap::from([("i-1".into(), held())]);
     let mut beat = |now, ends, fails: bool, asked: &[i64]| {
         let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
-        let error = fails.then(|| AwsError::Unreachable { operation, source: "timed out".into() });
+        let error = fails.then(|| AwsError::unreachable(operation, "timed out"));
         let (pause, renewed) = (SignedDuration::from_secs(1), None);
         let done = Done::Step {
             step: Step::Heartbeat,

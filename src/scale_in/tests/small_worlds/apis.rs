@@ -10,7 +10,7 @@ use crate::scale_in::action::Action;
 
 fn no_answer() -> AwsError {
     let operation = Operation::TerminateInstanceInAutoScalingGroup;
-    AwsError::Unreachable { operation, source: "timed out".into() }
+    AwsError::unreachable(operation, "timed out")
 }
 
 fn refused(hook: bool) -> AwsError {

@@ -145,8 +145,11 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Where changes are made in Nodes and pods, and what to.
-fn edits() -> Vec<(&'static [&'static str], Vec<Value>)> {
+/// A field of a Node or pod, and what it is set to.
+type Edit = (&'static [&'static str], Vec<Value>);
+
+/// Where changes are made in Nodes and pods.
+fn edits() -> Vec<Edit> {
     let (one, other) = (json!("one"), json!("other"));
     let texts = || vec![Value::Null, json!(""), one.clone(), other.clone()];
     let annotations: [&[&str]; 5] = [
@@ -184,10 +187,9 @@ fn edits() -> Vec<(&'static [&'static str], Vec<Value>)> {
         json!([condition("Ready", "True"), condition("DisruptionTarget", "True")]),
         json!([condition("DisruptionTarget", "True"), condition("Ready", "True")]),
     ];
-    let some =
-        |paths: &[&'static [&'static str]], values: &[Value]| -> Vec<(&'static [&'static str], Vec<Value>)> {
-            paths.iter().map(|path| (*path, values.to_vec())).collect()
-        };
+    let some = |paths: &[&'static [&'static str]], values: &[Value]| -> Vec<Edit> {
+        paths.iter().map(|path| (*path, values.to_vec())).collect()
+    };
     let entries = [Value::Null, json!([]), json!([{ "name": "one" }]), json!([{ "name": "other" }])];
     [
         some(&annotations, &texts()),
@@ -218,7 +220,7 @@ fn set(object: &mut Value, path: &[&str], value: Value) {
 }
 
 /// Some edits of an object, one after the other.
-fn edited(object: Value, edits: Vec<((&[&str], Vec<Value>), Index)>) -> Value {
+fn edited(object: Value, edits: Vec<(Edit, Index)>) -> Value {
     edits.into_iter().fold(object, |mut object, ((path, values), which)| {
         set(&mut object, path, which.get(&values).clone());
         object
