@@ -87,7 +87,8 @@ impl Cluster {
         Ok(NodeView::from(&node))
     }
 
-    /// Tells others by conditions of the Node how far its drain is. Returns the Node as written.
+    /// Tells others by conditions of the Node how far its drain is, once fewer than twenty other Nodes' are being written. Returns the Node
+    /// as written.
     pub async fn report_drain(
         &self,
         node: &NodeView,
@@ -97,7 +98,11 @@ impl Cluster {
         let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let patch = Patch::Strategic(state.patch(&node.uid, node.drain_state, now));
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
-        let node = changed(api.patch_status(&node.name, &params, &patch)).await?;
+        let reported = async {
+            let _place = self.conditions.acquire().await;
+            api.patch_status(&node.name, &params, &patch).await
+        };
+        let node = changed(reported).await?;
         Ok(NodeView::from(&node))
     }
 

@@ -29,8 +29,8 @@ const LISTS_AT_ONCE: usize = 20;
 const PODS_AT_ONCE: usize = 50;
 
 /// Upper limit of Events of pods under way, and of other Events. Each pod that is asked to go has one, thousands within seconds, and clusters
-/// keep Events in a storage of their own, which may have trouble of its own.
-const EVENTS_AT_ONCE: usize = 20;
+/// keep Events in a storage of their own, which may have trouble of its own. Conditions of Nodes, as they are for others too, may be as many.
+const TOLD_AT_ONCE: usize = 20;
 
 /// The cluster.
 #[derive(Clone)]
@@ -46,6 +46,8 @@ pub struct Cluster {
     pub(super) pod_events: Arc<Semaphore>,
     /// Permits for other Events: apart, since they are few and tell more. Nobody closes it.
     pub(super) events: Arc<Semaphore>,
+    /// Permits for conditions of Nodes. Nobody closes it.
+    pub(super) conditions: Arc<Semaphore>,
     requests: Requests,
     pub(super) rewinds: Arc<Rewinds>,
 }
@@ -65,8 +67,9 @@ impl Cluster {
             deletions: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             annotations: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
-            pod_events: Arc::new(Semaphore::new(EVENTS_AT_ONCE)),
-            events: Arc::new(Semaphore::new(EVENTS_AT_ONCE)),
+            pod_events: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
+            events: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
+            conditions: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
             requests,
             rewinds: Arc::default(),
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide::cluster::{About, Answer, ApiError, Cluster, PodName};
+use ebbtide::cluster::{About, Answer, ApiError, Cluster, DrainState, NodeView, PodName};
 use ebbtide::sim::aws::{Event, Operation, TerminationCause};
 use ebbtide::sim::cluster::{Event as ClusterEvent, Verb, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World, kube_client, response};
@@ -177,4 +177,14 @@ async fn of_a_thousand_events_of_pods_twenty_are_under_way_at_once_and_others_do
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 100);
     assert!(answers.iter().all(|answer| matches!(answer, Ok(()) | Err(ApiError::TimedOut))));
     assert_eq!(began.elapsed(), Duration::from_secs(10));
+}
+
+/// For others too, and a webhook may hang for them.
+#[tokio::test(start_paused = true)]
+async fn of_the_conditions_of_a_thousand_nodes_twenty_are_written_at_once() {
+    let ask = async |cluster: Cluster, PodName { name, .. }: PodName| {
+        let node = NodeView { name: name.into(), ..NodeView::default() };
+        cluster.report_drain(&node, DrainState::InProgress, Timestamp::UNIX_EPOCH).await.is_ok()
+    };
+    assert_eq!(most_at_once(ask).await.1, 20);
 }

@@ -54,7 +54,9 @@ pub(super) fn scale_ins(history: &History) -> Vec<Violation> {
         let is_new = history.may_be_under_way(instance);
         // In its group's warm pool a node keeps its marks until it is out of there.
         let is_warm = history.is_warm(instance, history.aws.len());
-        if !is_idle && !is_new && !is_warm && !history.is_waited_for(name(node)) {
+        // This world's cloud controller goes by what groups say of their instances.
+        let is_detached = is_of_no_group(history, node) && history.is_dead(instance, at);
+        if !is_idle && !is_new && !is_warm && !is_detached && !history.is_waited_for(name(node)) {
             found.push(Violation { at, what: format!("{}: {record}", name(node)) });
         }
     }

@@ -258,7 +258,7 @@ impl History {
     }
 
     /// Whether somebody has broken this instance's machine or kubelet, and nobody has mended it, or AWS has taken it.
-    fn is_dead(&self, instance: &str, at: Timestamp) -> bool {
+    pub(super) fn is_dead(&self, instance: &str, at: Timestamp) -> bool {
         let is_off = |e: &AwsEvent| matches!(e, AwsEvent::Powered { instance: id, power: Power::Terminated, .. } if id == instance);
         if self.aws.iter().take_while(|entry| entry.at <= at).any(|entry| is_off(&entry.what)) {
             return true;
