@@ -209,7 +209,7 @@ impl Inbox {
 
     /// How long until something is due without an answer.
     fn pause(&self, now: Timestamp) -> Duration {
-        if !self.waiting.is_empty() {
+        if !self.waiting.is_empty() || self.calls.len() >= CALLS_AT_ONCE {
             CHECK_EVERY
         } else if self.is_receiving {
             HIDDEN
