@@ -95,9 +95,7 @@ impl Provider {
     /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the first requested first: those cluster-autoscaler
     /// would have deleted next. Those that the minimum keeps, that have come, or that replace others which have just left, stay; that is no error.
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
-        let decide = |group: &Group| {
-            sizes::decreased(&group.asg, delta, |i| self.scale_ins.is_to_decrement(&group.asg.name, i))
-        };
+        let decide = |group: &Group| sizes::decreased(&group.asg, delta, self.decrements(&group.asg.name));
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         // The minimum is kept with what is accepted meanwhile.
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;

@@ -19,6 +19,7 @@ use super::proto::*;
 use super::terminations::Terminations;
 use super::visits::Visits;
 use super::{RefusedClients, RpcError, Running, Sizing, answers, options, wire};
+use crate::aws;
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::{GroupName, ProviderId};
@@ -190,9 +191,15 @@ impl Provider {
         let can_be_given_up = if self.placeholders.is_refused(&group.asg.name, now) {
             0
         } else {
-            sizes::spare_missing(&group.asg, |i| self.scale_ins.is_to_decrement(&group.asg.name, i))
+            sizes::spare_missing(&group.asg, self.decrements(&group.asg.name))
         };
         Ok(answers::instances(&group, &missing, can_be_given_up, &*self.scale_ins))
+    }
+
+    /// Whether an instance's end lowers the desired capacity: by a scale-in, or by a termination that AWS has not answered.
+    pub(super) fn decrements<'a>(&'a self, group: &'a GroupName) -> impl Fn(&aws::Instance) -> bool + 'a {
+        let unclear = self.terminations.unclear(self.clock.now());
+        move |instance| unclear.contains(&instance.id) || self.scale_ins.is_to_decrement(group, instance)
     }
 
     /// The group's template, or a stand-in: while any group has neither that nor a Node, cluster-autoscaler buys no node for any pod

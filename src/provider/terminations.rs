@@ -1,9 +1,9 @@
 //! Terminations of instances without a Node that descriptions need not show yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::aws::DELIVERED_WITHIN;
 use crate::clock::later;
@@ -28,11 +28,23 @@ pub(super) struct Terminations(Mutex<BTreeMap<InstanceId, (Sent, Timestamp)>>);
 impl Terminations {
     /// What is known of one that may still have to show its effect.
     pub(super) fn of(&self, instance: &InstanceId, now: Timestamp) -> Option<Sent> {
+        self.pending(now).get(instance).map(|(sent, _)| *sent)
+    }
+
+    /// Those of which no answer has come, or not yet.
+    pub(super) fn unclear(&self, now: Timestamp) -> BTreeSet<InstanceId> {
+        let pending = self.pending(now);
+        let unclear = pending.iter().filter(|(_, (sent, _))| *sent == Sent::Unclear);
+        unclear.map(|(instance, _)| instance.clone()).collect()
+    }
+
+    /// Those that may still have to show their effect.
+    fn pending(&self, now: Timestamp) -> MutexGuard<'_, BTreeMap<InstanceId, (Sent, Timestamp)>> {
         let mut all = self.0.lock();
         all.retain(|_, (sent, at)| {
             later(*at, if *sent == Sent::Done { DONE_FOR } else { DELIVERED_WITHIN }) > now
         });
-        all.get(instance).map(|(sent, _)| *sent)
+        all
     }
 
     /// Notes what is known of one; `None`: AWS has refused it.

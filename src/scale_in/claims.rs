@@ -7,7 +7,8 @@
 //!   Unless its cause is cluster-autoscaler, it counts as a request.
 //! - That AWS ends the machine at some moment, and when AWS was told to terminate it, outlive the record that says so: no annotation takes
 //!   that back.
-//! - A moment in the future counts as now: it stands for something that has happened.
+//! - A moment in the future counts as now: it stands for something that has happened. And what another run writes was not before this one saw
+//!   it missing: the clocks of two machines differ.
 //!
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
 
@@ -23,6 +24,9 @@ use crate::k8s::InstanceId;
 
 /// How far back somebody else's record may date its request: the time it takes from the API server to us.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(5);
+
+/// What another run has noted for longer ago when this one sees it first, by a watch that showed what was before, was noted by a clock that is behind.
+const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// As many of our own writes are remembered: more than can be on their way to the API server at once.
 const ON_THEIR_WAY: usize = 32;
@@ -42,6 +46,8 @@ pub struct Claims {
     marks: BTreeSet<Mark>,
     /// The deadline that an earlier run wrote, unless AWS ends the machine then, which may be called off.
     inherited: Option<Timestamp>,
+    /// Whether somebody who is no run of ebbtide has written the annotation, as far as it can be told.
+    is_somebodys: bool,
 }
 
 impl Claims {
@@ -63,8 +69,11 @@ impl Claims {
             self.marks.clear();
         }
         self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
-        // A record says so itself, and of which instance: a kubelet may have adopted the Node of another.
-        if self.marks.contains(&Mark::Told) && written.and_then(Annotation::record).is_none() {
+        // A record says when, and of which instance: a kubelet may have adopted the Node of another. Unless it was written over the one that did.
+        let is_silent = |record: &Record| {
+            record.terminate_at.is_none() && node.instance.as_ref() == Some(&record.instance)
+        };
+        if self.marks.contains(&Mark::Told) && written.and_then(Annotation::record).is_none_or(is_silent) {
             self.note_told(node, now);
         }
         if self.written.as_ref() == written {
@@ -75,6 +84,7 @@ impl Claims {
             _ => None,
         };
         self.written = written.cloned();
+        self.is_somebodys = false;
         let Some(written) = written else { return self.ours.clear() };
         self.believed = Some(match written.written().clone() {
             Written::Record(claimed) if self.ours.iter().any(|ours| ours == written.text()) => {
@@ -82,9 +92,10 @@ impl Claims {
             }
             Written::Record(claimed) if from_another_run => {
                 self.inherited = claimed.release_by.filter(|_| claimed.ends_at.is_none());
-                Written::Record(past(claimed, now))
+                Written::Record(no_earlier_than_seen(past(claimed, now), before.as_ref(), now))
             }
             Written::Record(claimed) => {
+                self.is_somebodys = true;
                 let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
                 from_somebody(claimed, before.as_ref(), told_end, now)
                     .unwrap_or_else(|| record::unreadable(written.text()))
@@ -150,6 +161,11 @@ impl Claims {
         let is_believed = matches!(&self.believed, Some(Written::Record(record)) if record == claimed);
         (!is_believed).then_some(claimed)
     }
+
+    /// The same, if it is none of a run of ebbtide.
+    pub fn forged(&self) -> Option<&Record> {
+        self.not_believed().filter(|_| self.is_somebodys)
+    }
 }
 
 /// The record with moments in the future set to `now`.
@@ -161,6 +177,24 @@ fn past(claimed: Record, now: Timestamp) -> Record {
         limited_since: claimed.limited_since.map(past),
         empty_since: claimed.empty_since.map(past),
         terminate_at: claimed.terminate_at.map(past),
+        ..claimed
+    }
+}
+
+/// The record of another run, what is new in it set to `now` where it was noted for long before: this run has seen `before`, the record
+/// without it.
+fn no_earlier_than_seen(claimed: Record, before: Option<&Record>, now: Timestamp) -> Record {
+    let Some(before) = before.filter(|before| before.instance == claimed.instance) else { return claimed };
+    let seen = |at: Timestamp, before: Option<Timestamp>| match before {
+        Some(before) if at <= before => before,
+        _ if later(at, SEEN_WITHIN) < now => now,
+        _ => at,
+    };
+    let same_phase_since = (claimed.phase == before.phase).then_some(before.phase_since);
+    Record {
+        phase_since: seen(claimed.phase_since, same_phase_since),
+        empty_since: claimed.empty_since.map(|at| seen(at, before.empty_since)),
+        terminate_at: claimed.terminate_at.map(|at| seen(at, before.terminate_at)),
         ..claimed
     }
 }
@@ -262,6 +296,33 @@ mod tests {
         assert_eq!(seen(&mut claims, &next, false, 10), next);
         assert_eq!(claims.not_believed(), None);
         assert_eq!((claims.record_of(&"i-1".into()), claims.record_of(&"i-2".into())), (Some(&next), None));
+    }
+
+    #[test]
+    fn what_another_run_notes_by_a_clock_that_is_behind_was_not_before_this_one_saw_it_missing() {
+        let mut claims = Claims::default();
+        seen(&mut claims, &record(-60), true, 0);
+        let flushing = Record {
+            phase: Phase::Flushing,
+            phase_since: at(-40),
+            empty_since: Some(at(-40)),
+            ..record(-60)
+        };
+        let believed = seen(&mut claims, &flushing, true, 20);
+        assert_eq!((believed.phase_since, believed.empty_since), (at(20), Some(at(20))));
+        let limited = Record { release_by: Some(at(900)), ..flushing.clone() };
+        assert_eq!(seen(&mut claims, &limited, true, 30).phase_since, at(20), "and stays so");
+        let told =
+            Record { phase: Phase::Releasing, phase_since: at(-20), terminate_at: Some(at(-20)), ..limited };
+        let believed = seen(&mut claims, &told, true, 40);
+        assert_eq!((believed.phase_since, believed.terminate_at), (at(40), Some(at(40))));
+        assert_eq!((believed.empty_since, claims.forged()), (Some(at(20)), None));
+        // The watch is no slower than that.
+        let mut claims = Claims::default();
+        seen(&mut claims, &record(-60), true, 0);
+        assert_eq!(seen(&mut claims, &flushing, true, -39), flushing);
+        // One that finds it so has nothing to go by.
+        assert_eq!(seen(&mut Claims::default(), &flushing, true, 20), flushing);
     }
 
     #[test]

@@ -91,7 +91,7 @@ fn announce_not_written(s: &Situation<'_>, plan: &mut Plan) {
 
 /// Announces that somebody else has written a record that claims more than its scale-in has done.
 fn not_believed(s: &Situation<'_>, plan: &mut Plan) {
-    let Some(claimed) = s.memory.claims.not_believed() else { return };
+    let Some(claimed) = s.memory.claims.forged() else { return };
     if claimed.phase == Phase::Draining && claimed.terminate_at.is_none() {
         return;
     }

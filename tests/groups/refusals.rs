@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest, RefreshRequest};
-use ebbtide::sim::aws::{Behaviour, LifecycleState, Lose, Operation, Refusal, Timing, Trouble, Which};
+use ebbtide::sim::aws::{
+    Behaviour, LifecycleState, Lose, Operation, Refusal, TerminationCause, Timing, Trouble, Which,
+};
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -31,7 +33,7 @@ const CONTENTION: Refusal = Refusal {
 /// A group of two Nodes, and a third instance that has none and never will.
 async fn with_an_instance_that_never_registers() -> (Scene, ExternalGrpcNode) {
     let never = Timing { boot: Span::exactly(Duration::from_hours(10)), ..Timing::default() };
-    let scene = Scene::with([group(GROUP, 2).timing(never)]).await;
+    let scene = Scene::on(near(), [group(GROUP, 2).timing(never)]).await;
     scene.increase(1).await.expect("grown");
     let pending = |scene: &Scene| {
         let group = scene.world.aws.group(GROUP).expect("a group");
@@ -230,7 +232,7 @@ async fn an_instance_without_a_node_that_another_process_has_terminated_is_not_t
         let other = Program::start(&scene.world, second(config()));
         scene.world.until(SOON, |_| false).await;
         let describe = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(Duration::from_mins(5));
-        scene.world.aws.trouble(describe, Trouble::Stale(Duration::from_secs(15)));
+        scene.world.aws.trouble(describe, Trouble::Stale(Duration::from_mins(2)));
         scene.is_visited().await;
         scene.delete(GROUP, vec![node.clone()]).await.expect("it ends");
         if restarts {
@@ -239,7 +241,7 @@ async fn an_instance_without_a_node_that_another_process_has_terminated_is_not_t
         }
         let program = if restarts { &scene.program } else { &other };
         let mut codes = Vec::new();
-        for _ in 0..7 {
+        for _ in 0..16 {
             program.client().refresh(RefreshRequest {}).await.expect("answered");
             let request = NodeGroupDeleteNodesRequest { id: GROUP.into(), nodes: vec![node.clone()] };
             codes.push(code(&program.client().node_group_delete_nodes(request).await));
@@ -249,6 +251,40 @@ async fn an_instance_without_a_node_that_another_process_has_terminated_is_not_t
         assert_eq!((terminations, scene.desired()), (1, 2), "{codes:?}");
         assert!(codes[0] == Code::Unavailable && codes.contains(&Code::Ok), "{codes:?}");
     }
+}
+
+/// With an error cluster-autoscaler would ask for it in every loop, and be told each time that it is done.
+#[tokio::test(start_paused = true)]
+async fn what_the_minimum_keeps_beside_a_termination_without_an_answer_bears_no_error_meanwhile() {
+    let never = Timing { boot: Span::exactly(Duration::from_hours(10)), ..Timing::default() };
+    let scene = Scene::with([group(GROUP, 2).size(2, 10, 2).timing(never)]).await;
+    let before = scene.in_service(GROUP);
+    scene.world.aws.terminate(&before[0], TerminationCause::HealthCheck);
+    let pending =
+        || scene.world.aws.group(GROUP).expect("a group").in_state(LifecycleState::Pending).concat();
+    assert!(
+        scene.world.until(SOON, |_| !pending().is_empty()).await,
+        "its replacement, which never registers"
+    );
+    let provider_id = format!("aws:///{ZONE}/{}", pending());
+    let bare = ExternalGrpcNode { name: provider_id.clone(), provider_id, ..ExternalGrpcNode::default() };
+    scene.short_of(1).await;
+    let bears_an_error = || async {
+        let listed = scene.listed().await;
+        let missing = listed.get(&placeholder(2).provider_id).expect("it is missing");
+        missing.status.as_ref().is_some_and(|status| status.error_info.is_some())
+    };
+    assert!(eventually(SOON, bears_an_error).await);
+    scene.is_visited().await;
+    let terminate = Which::of(&[Operation::TerminateInstanceInAutoScalingGroup]);
+    scene.world.aws.trouble(terminate.times(9), Trouble::Silent(Lose::BeforeEffect));
+    scene.delete(GROUP, vec![bare]).await.expect_err("AWS does not answer");
+    scene.delete(GROUP, vec![placeholder(2)]).await.expect("as far as that goes");
+    assert_eq!(scene.desired(), 3, "the minimum and what is being terminated");
+    assert!(!bears_an_error().await);
+    assert!(eventually(Duration::from_mins(3), bears_an_error).await, "it was not terminated after all");
+    scene.delete(GROUP, vec![placeholder(2)]).await.expect("given up");
+    assert_eq!(scene.desired(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -94,9 +94,9 @@ impl Scene {
         assert!(eventually(SOON, || async { self.groups().await.is_ok() }).await, "the program answers");
     }
 
-    /// cluster-autoscaler comes every ten seconds, and has for more than a minute: so it has not come from another replica.
+    /// cluster-autoscaler comes every ten seconds, and has for more than two minutes and a half: so it has not come from another replica.
     pub(crate) async fn is_visited(&self) {
-        for _ in 0..8 {
+        for _ in 0..16 {
             tokio::time::sleep(Duration::from_secs(10)).await;
             self.program.client().refresh(RefreshRequest {}).await.expect("answered");
         }

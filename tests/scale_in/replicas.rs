@@ -9,7 +9,7 @@ use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::groups::selector::Selectors;
 use ebbtide::sim::aws::Operation;
-use ebbtide::sim::cluster::{Cluster, Fault, Verb, budget, pod};
+use ebbtide::sim::cluster::{Cluster, Fault, Verb, budget, daemon_set, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::world::World;
@@ -20,7 +20,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use tracing::Level;
 
 use crate::journal_queries::{
-    TERMINATE, asked, eviction_requests, has_exited, is_asked, is_released, notes, phase_at, released_at,
+    TERMINATE, asked, eviction_requests, has_exited, in_phase, is_asked, is_released, last_exit, notes,
+    phase_at, released_at,
 };
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
@@ -443,5 +444,20 @@ async fn whoever_may_not_write_the_lease_says_so_before_it_is_needed() {
     scene.pass_some(seconds(2)).await;
     assert!(scene.world.cluster.requests(Verb::Update, "leases") > before, "a rehearsal");
     assert_eq!(holder(&scene), "ebbtide-0");
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_one_with_a_clock_that_is_behind_has_begun_is_whole_with_the_next() {
+    let (mut scene, second, machine) = two().await;
+    scene.run([daemon_set("agent").annotation("ebbtide/flush-seconds", "60")]).await;
+    scene.step_clock(SignedDuration::from_mins(-2));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    scene.take_down().await;
+    scene.until_gone(&machine).await;
+    let flushed = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
+    assert!(flushed >= SignedDuration::from_secs(60), "{flushed}");
+    assert_eq!(notes(&scene.world, &machine, "ScaleInNotBelieved"), [""; 0]);
     drop(second);
 }

@@ -771,14 +771,22 @@ fn what_an_earlier_run_told_aws_outlives_the_record_that_says_so() {
         }
         assert_eq!(scene.view().marks, None);
     }
-    // Or writes over it: AWS is told anew only after that.
-    let mut scene = noted().annotated("now");
-    let told = (3..400).find(|second| {
-        scene.now = at(*second);
+    // Or writes over it: AWS is told anew only after that, and by a run that finds that record, from when it does.
+    for (restarts, told_again) in [(false, 346), (true, 355)] {
+        let mut scene = noted().annotated("now");
         seen_now(&mut scene, Lifecycle::InService);
-        touches_aws(&scene.plan())
-    });
-    assert_eq!((scene.record().cause, told), (Cause::Operator, Some(346)));
+        scene.plan();
+        if restarts {
+            scene.now = at(10);
+            scene.memory = Memory::default();
+        }
+        let told = (10..400).find(|second| {
+            scene.now = at(*second);
+            seen_now(&mut scene, Lifecycle::InService);
+            touches_aws(&scene.plan())
+        });
+        assert_eq!((scene.record().cause, told), (Cause::Operator, Some(told_again)), "{restarts}");
+    }
 }
 
 #[test]
