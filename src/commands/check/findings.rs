@@ -391,6 +391,11 @@ fn flag<'a>(container: &'a DeployedContainer, name: &str) -> Option<&'a str> {
     })
 }
 
+/// Whether a duration of Go's is none, whatever its unit.
+fn is_zero(duration: &str) -> bool {
+    !duration.contains(|digit: char| matches!(digit, '1'..='9'))
+}
+
 fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, found: &mut Vec<Finding>) {
     let mut say = |severity, text: String, fix: &str| {
         add(found, severity, "cluster-autoscaler", container.deployment.as_str(), text, fix);
@@ -436,6 +441,10 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
     if flag(container, "node-info-cache-expire-time").is_none() {
         let text = "takes a group at zero for what its last node was, whatever its launch template or tags say since".to_owned();
         say(Severity::Note, text, "--node-info-cache-expire-time=10m");
+    }
+    if flag(container, "node-deletion-batcher-interval").is_some_and(|interval| !is_zero(interval)) {
+        let text = "gathers the nodes that it has emptied before it asks for them: one that leaves its group meanwhile costs all of them their scale-in".to_owned();
+        say(Severity::Warning, text, "--node-deletion-batcher-interval=0s, or leave it out");
     }
     for name in ["force-delete-unregistered-nodes", "force-delete-failed-nodes"] {
         if is_on(name) {

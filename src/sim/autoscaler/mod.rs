@@ -311,12 +311,18 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The cache of instances: read every two minutes, and in every loop for a group that is scaling up.
+    /// The cache of instances. Every two minutes all are read, by a reader to which an error is an empty list; in every loop, those of a group
+    /// that is scaling up, or that has none, and there an error ends the loop.
+    ///
+    /// Source: `Refresh` and `GetCloudProviderNodeInstancesForNodeGroup` in `clusterstate/utils/node_instances_cache.go`.
     async fn read_instances(&mut self, look: &Look) -> Result<(), End> {
-        let read_all = self.memory.instances_read_at.is_none_or(|at| elapsed(at, self.now) >= INSTANCES);
-        if read_all {
+        if self.memory.instances_read_at.is_none_or(|at| elapsed(at, self.now) >= INSTANCES) {
             self.memory.instances_read_at = Some(self.now);
             self.memory.instances.clear();
+            for GroupFacts { id, .. } in &look.groups {
+                let instances = self.provider.instances(id).await.unwrap_or_default();
+                self.memory.instances.insert(id.clone(), instances);
+            }
         }
         for GroupFacts { id, .. } in &look.groups {
             if self.memory.registry.is_scaling_up(id) || !self.memory.instances.contains_key(id) {

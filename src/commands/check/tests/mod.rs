@@ -116,6 +116,16 @@ fn where_all_is_well_nothing_is_found() {
 }
 
 #[test]
+fn nothing_is_found_where_nodes_are_not_gathered() {
+    for interval in ["0", "0s", "0h0m0.0s"] {
+        let interval = format!("--node-deletion-batcher-interval={interval}");
+        let args = [&GOOD[..], &[interval.as_str()]].concat();
+        let facts = Facts { autoscalers: Autoscalers::Seen(vec![autoscaler(&args)]), ..good() };
+        assert_eq!(report(&facts).findings, [], "{args:?}");
+    }
+}
+
+#[test]
 fn nothing_is_found_where_as_many_long_drains_as_may_be_leave_room_for_other_nodes() {
     for (drains, in_all) in [(10, "--max-scale-down-parallelism=11"), (9, "")] {
         let drains = format!("--max-drain-parallelism={drains}");
@@ -320,6 +330,13 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "cluster-autoscaler",
             Severity::Warning,
             "scales in 4 nodes at a time",
+        ),
+        (
+            "batches",
+            flags(&["--node-deletion-batcher-interval=1m30s"]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "costs all of them",
         ),
         ("old nodes", with_args(&GOOD[..2]), "cluster-autoscaler", Severity::Note, "its last node"),
         (
