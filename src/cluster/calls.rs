@@ -79,11 +79,13 @@ fn note(text: &str) -> String {
 const ANSWER_LIMIT: usize = 64 * 1024;
 
 impl Cluster {
-    /// Patches a Node. The patch has the resource version it is based on, so that it fails if the Node has changed.
+    /// Patches a Node, once fewer than a hundred others are being changed or read. The patch has the resource version it is based on, so that it
+    /// fails if the Node has changed.
     pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<NodeView, ApiError> {
         let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
-        let node = changed(api.patch(name, &params, &Patch::Merge(patch))).await?;
+        let patch = Patch::Merge(patch);
+        let node = in_a_place(&self.nodes, changed(api.patch(name, &params, &patch))).await?;
         Ok(NodeView::from(&node))
     }
 
@@ -114,7 +116,7 @@ impl Cluster {
             resource_version: Some(node.resource_version.clone()),
         };
         let params = DeleteParams { preconditions: Some(seen), ..DeleteParams::default() };
-        match changed(api.delete(&node.name, &params)).await {
+        match in_a_place(&self.nodes, changed(api.delete(&node.name, &params))).await {
             Ok(_) | Err(ApiError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }
@@ -123,7 +125,7 @@ impl Cluster {
     /// A Node as the API server has it now, as far as the program looks at it.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
         let api: Api<Seen<Node>> = Api::all(self.client.clone());
-        let node = timely(api.get(name)).await?;
+        let node = in_a_place(&self.nodes, timely(api.get(name))).await?;
         Ok(NodeView::from(&node))
     }
 
@@ -227,7 +229,7 @@ impl Cluster {
     /// Whether the DaemonSet of this name has this UID now.
     pub async fn has_daemon_set(&self, name: &PodName, uid: &str) -> Result<bool, ApiError> {
         let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &name.namespace);
-        match timely(api.get_metadata(&name.name)).await {
+        match in_a_place(&self.nodes, timely(api.get_metadata(&name.name))).await {
             Ok(found) => Ok(found.metadata.uid.as_deref() == Some(uid)),
             Err(ApiError::NotFound) => Ok(false),
             Err(error) => Err(error),

@@ -32,6 +32,9 @@ const PODS_AT_ONCE: usize = 50;
 /// keep Events in a storage of their own, which may have trouble of its own. Conditions of Nodes, as they are for others too, may be as many.
 const TOLD_AT_ONCE: usize = 20;
 
+/// Upper limit of changes of Nodes under way, and of what is read one by one. A thousand nodes may leave at once, and a webhook hang for each.
+const NODES_AT_ONCE: usize = 100;
+
 /// The cluster.
 #[derive(Clone)]
 pub struct Cluster {
@@ -40,6 +43,8 @@ pub struct Cluster {
     pub(super) deletions: Arc<Semaphore>,
     /// Permits for annotations of pods: apart, since a deadline waits for no annotation. Nobody closes it.
     pub(super) annotations: Arc<Semaphore>,
+    /// Permits for changes and reads of single Nodes, and for reads of single DaemonSets. Nobody closes it.
+    pub(super) nodes: Arc<Semaphore>,
     /// Permits for lists of nodes' pods. Nobody closes it.
     pub(super) lists: Arc<Semaphore>,
     /// Permits for Events of pods. Nobody closes it.
@@ -66,6 +71,7 @@ impl Cluster {
             client: requests.seen(client),
             deletions: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             annotations: Arc::new(Semaphore::new(PODS_AT_ONCE)),
+            nodes: Arc::new(Semaphore::new(NODES_AT_ONCE)),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
             pod_events: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
             events: Arc::new(Semaphore::new(TOLD_AT_ONCE)),

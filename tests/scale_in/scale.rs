@@ -188,3 +188,24 @@ async fn of_the_conditions_of_a_thousand_nodes_twenty_are_written_at_once() {
     };
     assert_eq!(most_at_once(ask).await.1, 20);
 }
+
+/// A webhook may hang for each.
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_nodes_a_hundred_are_changed_or_looked_up_at_once_and_none_is_given_up() {
+    let ask = async |cluster: Cluster, PodName { name, .. }: PodName| {
+        let patch = json!({ "metadata": { "name": name } });
+        let node = NodeView { name: name.as_str().into(), ..NodeView::default() };
+        let (changed, _, deleted) = tokio::join!(
+            cluster.patch_node(&name, &patch),
+            cluster.get_node(&name),
+            cluster.delete_node(&node)
+        );
+        (changed.map(drop), deleted)
+    };
+    let (answers, most) = most_at_once(ask).await;
+    let (changed, deleted): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
+    let outcomes = changed.into_iter().chain(deleted);
+    let is_given_up = |outcome: &Result<(), ApiError>| matches!(outcome, Err(ApiError::TimedOut));
+    assert_eq!(outcomes.filter(is_given_up).count(), 0);
+    assert_eq!(most, 100);
+}
