@@ -22,10 +22,11 @@ impl State {
         let Some(node) = facts.node.clone().filter(|node| self.kubelet_hears(node)) else { return };
         if let Some(container) = self.containers.get_mut(&facts.uid) {
             container.pod = Arc::clone(&pod);
-        } else if facts.finished() {
-            return;
         } else if facts.deleting {
+            // Also if it had finished: its containers were lost before it was removed (`filterTerminalPodsToDelete`).
             self.confirm_end(&pod);
+            return;
+        } else if facts.finished() {
             return;
         } else {
             let at = self.now + pod.seconds("sim/start-seconds").unwrap_or(STARTS_AFTER);

@@ -79,6 +79,8 @@ impl State {
         }
         machine.registered = true;
         self.register(node, true);
+        // Pods of an earlier machine of this name may be bound to it still.
+        self.hear_anew(node);
     }
 
     /// A kubelet starts and registers its Node. An existing Node is adopted as it is, with the annotations, taints and

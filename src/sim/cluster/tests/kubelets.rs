@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::PodCondition;
 use kube::api::{DeleteParams, EvictParams};
 
 use super::*;
+use crate::sim::span::Span;
 
 /// Two nodes, a workload and a DaemonSet pod on the first.
 async fn two_nodes() -> Sim {
@@ -201,6 +202,37 @@ async fn a_kubelet_adopts_the_node_of_an_earlier_machine_of_its_name() {
     assert_eq!(spec.provider_id.as_deref(), Some("aws:///us-east-1a/i-1"));
     assert_eq!(spec.unschedulable, Some(true));
     assert_eq!(ready(&sim.cluster, "n1").as_deref(), Some("True"), "nobody removes it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_machine_starts_the_pods_of_an_earlier_one_of_its_name_and_ends_those_that_are_to_go() {
+    let sim = two_nodes().await;
+    sim.cluster.add(pod("stays").on("n1"));
+    sim.running("stays", 1).await;
+    sim.cluster.power_off("n1");
+    sim.pods().evict("web", &EvictParams::default()).await.unwrap();
+    sim.until("the node is gone", |cluster| !cluster.has_node("n1")).await;
+    // The collector has not come to them when the name is taken again.
+    sim.cluster.register_node(node("n1").boots_after(20));
+    sim.until("the one that is to go is gone", |cluster| cluster.pod("web").is_none()).await;
+    let starts = |entry: &Entry| matches!(&entry.what, Event::PodRunning { pod, .. } if *pod == *"stays");
+    sim.until("the other one starts", |cluster| cluster.count(starts) == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_finds_a_pod_that_had_ended_and_is_to_go_has_it_removed() {
+    let sim = two_nodes().await;
+    sim.cluster.set_timing(Timing { unmount: Span::seconds(30, 30), ..Timing::real() });
+    sim.pods().evict("web", &EvictParams::default()).await.unwrap();
+    sim.until("it has ended", |cluster| {
+        cluster.pod("web").unwrap().status.unwrap().phase.as_deref() == Some("Succeeded")
+    })
+    .await;
+    sim.cluster.crash("n1");
+    tokio::time::sleep(LONG).await;
+    assert!(is_going(&sim.cluster, "web"), "nobody confirms it");
+    sim.cluster.revive("n1");
+    sim.until("the pod is gone", |cluster| cluster.pod("web").is_none()).await;
 }
 
 #[tokio::test(start_paused = true)]
