@@ -60,12 +60,12 @@ fn assert_each_left_once(scene: &Scene, machines: &[Machine], cause: Cause, seed
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_cut_when_the_group_takes_nodes_out_and_every_second_call_is_throttled() {
-    three_nodes_leave_whole(throttled(0.5), 20, Cause::Group).await;
+    three_nodes_leave_whole(throttled(0.5), 30, Cause::Group).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_cut_when_the_autoscaler_takes_nodes_out_and_every_second_call_is_throttled() {
-    three_nodes_leave_whole(throttled(0.5), 20, Cause::Autoscaler).await;
+    three_nodes_leave_whole(throttled(0.5), 30, Cause::Autoscaler).await;
 }
 
 #[tokio::test(start_paused = true)]
