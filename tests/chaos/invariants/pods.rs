@@ -408,9 +408,23 @@ pub(super) fn lines(history: &History) -> Vec<Violation> {
         let has_shipper = history.runs.iter().any(|run| {
             run.daemon && run.node == *node && run.pod.name.starts_with("shipper-") && run.from >= launched
         });
-        if is_ours && has_shipper && !was_broken && !history.time_is_up(instance, 0, entry.at) {
+        let was_lost = was_broken || is_switched_off_by_others(history, instance, entry.at);
+        if is_ours && has_shipper && !was_lost && !history.time_is_up(instance, 0, entry.at) {
             found.push(Violation { at: entry.at, what: format!("{count} lines of {node}") });
         }
     }
     found
+}
+
+/// Whether the machine was switched off with whatever ran on it: its group stopped it for the warm pool, or another's hook, which was all that
+/// held it, timed out.
+fn is_switched_off_by_others(history: &History, instance: &str, at: Timestamp) -> bool {
+    let until_then = || history.aws.iter().take_while(|entry| entry.at <= at);
+    let switched = until_then().filter_map(|entry| match &entry.what {
+        AwsEvent::Powered { instance: id, power, .. } if id == instance => Some(*power),
+        _ => None,
+    });
+    let ran_last = switched.filter(|power| matches!(power, Power::Running | Power::Stopped)).last();
+    let times_out = |e: &AwsEvent| matches!(e, AwsEvent::HookTimedOut { instance: id, hook, .. } if id == instance && hook != OURS);
+    ran_last == Some(Power::Stopped) || until_then().any(|entry| times_out(&entry.what))
 }
