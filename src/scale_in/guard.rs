@@ -44,10 +44,19 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// Whether cluster-autoscaler may be about to drain the node. Its taint on a Node that we scale in is ours.
+/// Whether cluster-autoscaler may be about to drain the node.
 fn is_candidate(s: &Situation<'_>) -> bool {
-    s.node.taint(names::DELETION_CANDIDATE).is_some()
-        || (s.node.taint(names::TO_BE_DELETED).is_some() && !node_patch::has_scale_in_marks(s.node))
+    s.node.taint(names::DELETION_CANDIDATE).is_some() || has_its_taint(s)
+}
+
+/// Whether cluster-autoscaler drains a node that is about to be scaled in for another cause, and its DaemonSet pods are to be guarded from that.
+pub(super) fn is_drained_by_autoscaler(s: &Situation<'_>) -> bool {
+    s.settings.guard && has_its_taint(s)
+}
+
+/// Whether the Node has the taint of a drain of cluster-autoscaler's. On a Node that we scale in it is ours.
+fn has_its_taint(s: &Situation<'_>) -> bool {
+    s.node.taint(names::TO_BE_DELETED).is_some() && !node_patch::has_scale_in_marks(s.node)
 }
 
 /// Whether the node is on its way out: existing guards stay.

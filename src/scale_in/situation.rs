@@ -12,6 +12,7 @@ use super::class::{Circumstances, Class, classify};
 use super::deadline::{self, HeldBy, OurLimit};
 use super::events::{ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
 use super::eviction_rate::Permit;
+use super::guard;
 use super::held_since::Span;
 use super::load_balancers::Targets;
 use super::membership::Membership;
@@ -109,7 +110,12 @@ impl Situation<'_> {
 
     /// The patch that writes the record and all marks of a scale-in.
     pub(super) fn with_record(&self, record: &Record) -> Value {
-        node_patch::with_record_over(self.node, self.marks(), &record.moved(self.ahead), self.wall)
+        let mut marks = self.marks();
+        if guard::is_drained_by_autoscaler(self) {
+            // Our taint takes the place of cluster-autoscaler's, which told that.
+            marks.insert(Mark::Guard);
+        }
+        node_patch::with_record_over(self.node, marks, &record.moved(self.ahead), self.wall)
     }
 
     /// The patch that takes off the record and what the scale-in put on.

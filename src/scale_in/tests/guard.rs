@@ -8,6 +8,7 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Task;
+use crate::scale_in::record::Cause;
 
 fn guards(plan: &Plan) -> Vec<(String, bool)> {
     let guard = |action: &Action| match action {
@@ -87,4 +88,17 @@ fn a_guard_stays_while_a_record_is_there_though_the_taint_has_been_taken_off() {
     let mut scene = guarded().by_autoscaler();
     taints(&mut scene, &[]);
     assert_eq!(guards(&scene.plan()), []);
+}
+
+#[test]
+fn where_a_scale_in_begins_just_as_cluster_autoscaler_has_begun_its_own_drain_the_guard_comes_with_it() {
+    for (is_set, guarded) in [(true, vec![("logs".to_owned(), true)]), (false, vec![])] {
+        let mut scene = node().annotated("replace").with(pod("logs").daemon()).with(pod("web"));
+        scene.settings.guard = is_set;
+        taints(&mut scene, &[names::TO_BE_DELETED]);
+        scene.plan();
+        assert_eq!(scene.record().cause, Cause::Operator);
+        assert_eq!(guards(&scene.plan()), guarded);
+        assert_eq!(scene.view().marks.is_some_and(|marks| marks.contains("guard")), is_set);
+    }
 }

@@ -45,7 +45,7 @@ pub(super) enum Broken {
     Nothing,
     /// AWS is told beside the write that notes it, not after.
     ActsBeforeItRecords,
-    /// What AWS was told is not noted.
+    /// What AWS was told is noted neither in the record nor among the marks, either of which would do.
     NotesNoTermination,
     /// Pods that are not listed yet count as gone.
     TakesUnlistedPodsForGone,
@@ -371,8 +371,11 @@ impl World {
                 {
                     let mut record: Record = serde_json::from_str(text).expect("a record");
                     record.terminate_at = None;
-                    patch["metadata"]["annotations"][names::RECORD] =
-                        json!(serde_json::to_string(&record).expect("JSON"));
+                    let annotations = &mut patch["metadata"]["annotations"];
+                    annotations[names::RECORD] = json!(serde_json::to_string(&record).expect("JSON"));
+                    if let Some(marks) = annotations[names::MARKS].as_str() {
+                        annotations[names::MARKS] = json!(marks.replace(",told", ""));
+                    }
                 }
                 self.send(r, n, Action::PatchNode { patch, then });
             }
