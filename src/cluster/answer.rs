@@ -22,6 +22,10 @@ const READ_WITHIN: Duration = Duration::from_secs(10);
 /// Source: [`requestTimeoutUpperBound`](https://github.com/kubernetes/apiserver/blob/master/pkg/endpoints/handlers/rest.go).
 pub(crate) const CHANGED_WITHIN: Duration = Duration::from_secs(35);
 
+/// As many bytes of an answer's words are kept. They are for people, and whoever answers (a webhook, a proxy) may send any number, for each of
+/// thousands of pods.
+const WORDS: usize = 1_000;
+
 /// Reason of an answer that is our own. No API server gives it.
 pub(super) const DRY_RUN: &str = "EbbtideDryRun";
 
@@ -54,7 +58,10 @@ impl From<kube::Error> for ApiError {
             kube::Error::Api(status) if status.code == 409 || is_another(&status) => Self::Conflict,
             kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound" => Self::NotFound,
             kube::Error::Api(status) if status.reason == DRY_RUN => Self::DryRun,
-            kube::Error::Api(status) => Self::Refused(status),
+            kube::Error::Api(mut status) => {
+                (status.message, status.details) = (words(&status.message), None);
+                Self::Refused(status)
+            }
             other => Self::Unreachable(Box::new(other)),
         }
     }
@@ -137,7 +144,7 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
     };
     let text = || {
         status
-            .map(|status| status.message.clone())
+            .map(|status| words(&status.message))
             .filter(|text| !text.is_empty())
             .unwrap_or(format!("HTTP {code}"))
     };
@@ -152,7 +159,7 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
         403 if cause("NamespaceTerminating").is_some() => Answer::GoingAnyway,
         429 => match cause("DisruptionBudget") {
             Some(message) if message.is_empty() => Answer::Blocked(text()),
-            Some(message) => Answer::Blocked(message.clone()),
+            Some(message) => Answer::Blocked(words(message)),
             // API servers before 1.22 name no cause; only a budget's refusal has this text.
             None if text().contains("disruption budget") => Answer::Blocked(text()),
             None => {
@@ -165,6 +172,15 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
         },
         _ => Answer::Unclear(text()),
     }
+}
+
+/// As much of an answer's words as is kept.
+fn words(text: &str) -> String {
+    const CUT: char = '…';
+    if text.len() <= WORDS {
+        return text.to_owned();
+    }
+    format!("{}{CUT}", &text[..text.floor_char_boundary(WORDS - CUT.len_utf8())])
 }
 
 /// Whether a conflict is about our UID precondition: another object has the name by now. There is no code for it.
@@ -224,6 +240,30 @@ mod tests {
         // As kube has an answer that it cannot read.
         let unreadable = answered(r#"{"status":"Failure","reason":"Failed to parse error data","code":404}"#);
         assert!(matches!(&unreadable, ApiError::Refused(_)) && unreadable.is_transient());
+    }
+
+    #[test]
+    fn of_words_without_end_a_kilobyte_is_kept() {
+        let long = format!("{}é", "no".repeat(40_000));
+        let said = |code: u16| {
+            let text = serde_json::json!({ "message": long, "code": code, "details": { "causes": [{ "message": long }] } });
+            status(&text.to_string())
+        };
+        let budget = serde_json::json!({
+            "code": 429, "details": { "causes": [{ "reason": "DisruptionBudget", "message": long }] }
+        });
+        for answer in [
+            read(429, None, Some(&status(&budget.to_string()))),
+            read(429, None, Some(&said(429))),
+            read(500, None, Some(&said(500))),
+        ] {
+            let length = answer.to_string().len();
+            assert!((WORDS..WORDS + 60).contains(&length), "{length}");
+        }
+        let refused = ApiError::from(kube::Error::Api(Box::new(said(403))));
+        assert!(refused.is_forbidden() && format!("{refused:?}").len() < WORDS + 300, "{refused:?}");
+        assert_eq!(words("é".repeat(501).as_str()).len(), WORDS - 1);
+        assert_eq!(words("é".repeat(500).as_str()).len(), WORDS);
     }
 
     #[test]

@@ -252,11 +252,14 @@ impl Inner {
             *known = Arc::new(node);
             return;
         }
-        self.remove(&node.name.clone());
+        let left = self.take_out(&node.name.clone());
         self.count(&node, true);
         if let Some(instance) = &node.instance {
             self.gone.remove(instance);
             self.by_instance.entry(instance.clone()).or_default().insert(node.name.clone());
+        }
+        if let Some(instance) = left.filter(|left| node.instance.as_ref() != Some(left)) {
+            self.note_gone(instance);
         }
         self.touch(&node);
         let instance = node.instance.clone();
@@ -286,20 +289,30 @@ impl Inner {
     }
 
     fn remove(&mut self, name: &str) {
-        let Some(node) = self.by_name.remove(name) else { return };
+        if let Some(instance) = self.take_out(name) {
+            self.note_gone(instance);
+        }
+    }
+
+    /// Takes a Node out. Returns its instance if that has no other.
+    fn take_out(&mut self, name: &str) -> Option<InstanceId> {
+        let node = self.by_name.remove(name)?;
         self.count(&node, false);
         self.touch(&node);
-        if let Some(instance) = &node.instance
-            && let Some(names) = self.by_instance.get_mut(instance)
-        {
-            names.remove(name);
-            if names.is_empty() {
-                self.by_instance.remove(instance);
-                self.gone.retain(|_, at| at.elapsed() < REMEMBERED);
-                self.gone.insert(instance.clone(), Instant::now());
-            }
+        let instance = node.instance.clone();
+        let names = instance.as_ref().and_then(|instance| self.by_instance.get_mut(instance));
+        let is_last = names.is_some_and(|names| names.remove(name) && names.is_empty());
+        let left = instance.filter(|_| is_last);
+        if let Some(instance) = &left {
+            self.by_instance.remove(instance);
         }
         self.reindex(node.instance.as_ref());
+        left
+    }
+
+    fn note_gone(&mut self, instance: InstanceId) {
+        self.gone.retain(|_, at| at.elapsed() < REMEMBERED);
+        self.gone.insert(instance, Instant::now());
     }
 
     /// Notifies the followers of a Node, and of the other Nodes of its instance.

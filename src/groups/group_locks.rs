@@ -47,6 +47,8 @@ impl GroupLocks {
 
     fn lock(&self, group: &GroupName) -> Arc<RwLock<()>> {
         let mut locks = self.0.lock();
+        // Whoever holds one, or waits for it, has a clone. Groups come and go.
+        locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         Arc::clone(locks.entry(group.clone()).or_default())
     }
 }

@@ -126,6 +126,12 @@ impl Snapshot {
         self
     }
 
+    /// Whether it has the group, or one before it had it a moment ago.
+    #[must_use]
+    pub fn knows(&self, group: &GroupName) -> bool {
+        self.groups.contains_key(group) || self.gone.contains_key(group)
+    }
+
     /// The group that has this instance, and the instance.
     pub fn instance(&self, id: &str) -> Option<(&Arc<Group>, &Instance)> {
         let place = self.by_instance.get(id)?;

@@ -102,10 +102,10 @@ impl Holds {
     /// Notes whether the node of an instance is being released, as far as its record is believed.
     pub(super) fn note_releasing(&self, instance: &InstanceId, is_releasing: bool, now: Timestamp) {
         let mut releasing = self.releasing.lock();
-        if is_releasing {
+        if is_releasing && !releasing.contains_key(instance) {
             releasing.retain(|_, since| later(*since, signed(LONGEST_HOLD)) > now);
-            releasing.entry(instance.clone()).or_insert(now);
-        } else {
+            releasing.insert(instance.clone(), now);
+        } else if !is_releasing {
             releasing.remove(instance);
         }
     }

@@ -149,6 +149,11 @@ impl History {
         self.lock().end(node, true, now)
     }
 
+    /// Drops what is under way on a Node that nobody works on any more. Whoever does again begins it anew, from the record.
+    pub(super) fn forget(&self, node: &NodeName) {
+        self.lock().under_way.remove(node);
+    }
+
     /// Notes that workloads are deleted because time is up.
     pub(super) fn cut_short(&self, node: &NodeName) {
         if let Some(course) = self.lock().under_way.get_mut(node) {

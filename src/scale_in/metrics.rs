@@ -1,11 +1,12 @@
 //! Metrics of scale-ins. Counters are registered once; how many are under way is read off the Nodes at each scrape.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -48,6 +49,10 @@ enum Beat {
     /// The hook holds the instance no more: it was completed, or its time is over.
     over,
     failed,
+}
+
+impl Beat {
+    const ALL: [Self; 3] = [Self::ok, Self::over, Self::failed];
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -107,6 +112,8 @@ pub struct Metrics {
     after_exit: Histogram,
     asked: Family<Asked, Counter>,
     heartbeats: Family<Heartbeat, Counter>,
+    /// Groups of whose instances there were heartbeats.
+    beating: Arc<Mutex<BTreeSet<GroupName>>>,
     margins: Histogram,
     panics: Counter,
     undrained: Counter,
@@ -122,6 +129,7 @@ impl Default for Metrics {
             after_exit: Histogram::new(AFTER_EXIT),
             asked: Family::default(),
             heartbeats: Family::default(),
+            beating: Arc::default(),
             margins: Histogram::new(MARGINS),
             suppressed: Counter::default(),
             panics: Counter::default(),
@@ -259,13 +267,26 @@ impl Metrics {
             Err(AwsError::DryRun { .. }) => return,
             Err(_) => Beat::failed,
         };
-        // What has not happened is 0, and no gap.
-        for outcome in [Beat::ok, Beat::over, Beat::failed] {
-            drop(self.heartbeats.get_or_create(&Heartbeat { group: group.to_string(), outcome }));
+        if self.beating.lock().insert(group.clone()) {
+            // What has not happened is 0, and no gap.
+            for outcome in Beat::ALL {
+                drop(self.heartbeats.get_or_create(&Heartbeat { group: group.to_string(), outcome }));
+            }
         }
         self.heartbeats.get_or_create(&Heartbeat { group: group.to_string(), outcome }).inc();
         if let Some(left) = left.filter(|_| outcome == Beat::ok) {
             self.margins.observe(left.as_secs_f64());
+        }
+    }
+}
+
+impl Metrics {
+    /// Drops what is counted by group of those that are not there any more.
+    pub(super) fn keep_groups(&self, is_there: impl Fn(&GroupName) -> bool) {
+        for group in self.beating.lock().extract_if(.., |group| !is_there(group)) {
+            for outcome in Beat::ALL {
+                self.heartbeats.remove(&Heartbeat { group: group.to_string(), outcome });
+            }
         }
     }
 }
@@ -420,6 +441,25 @@ mod tests {
     use crate::cluster::PodName;
     use crate::scale_in::waiting::{Progress, Waiting};
 
+    fn page(metrics: &Metrics, board: Arc<Board>) -> String {
+        let mut registry = Registry::default();
+        metrics.register(&mut registry, Arc::default(), board, Arc::default(), Clock::system());
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).expect("encodes");
+        page
+    }
+
+    #[test]
+    fn heartbeats_of_groups_that_are_not_there_any_more_are_not_shown() {
+        let metrics = Metrics::default();
+        for group in ["a", "b"] {
+            metrics.beat(&group.into(), &Ok(()), None);
+        }
+        metrics.keep_groups(|group| group == "b");
+        let page = page(&metrics, Arc::default());
+        assert!(!page.contains("group=\"a\"") && page.contains("group=\"b\",outcome=\"ok\"} 1"), "{page}");
+    }
+
     #[test]
     fn a_budget_that_nobody_can_name_has_a_name_of_its_own() {
         let board = Arc::new(Board::default());
@@ -427,11 +467,7 @@ mod tests {
         let why = WaitReason::Budget { names: Vec::new(), words: "no room".into() };
         let progress = Progress { waiting: vec![Waiting { pod, why }], ..Progress::default() };
         board.set(&"n-1".into(), Some(progress));
-        let mut registry = Registry::default();
-        let nodes = Arc::new(Nodes::default());
-        Metrics::default().register(&mut registry, nodes, board, Arc::default(), Clock::system());
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &registry).expect("encodes");
+        let page = page(&Metrics::default(), board);
         assert!(page.contains("ebbtide_scale_in_pods_blocked{budget=\"unknown\"} 1"), "{page}");
     }
 }

@@ -25,7 +25,7 @@ const RECENT: Duration = Duration::from_secs(5);
 /// a drained node costs more with each minute.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// The last description of each group, as far as this is about.
+/// The last description of each group that was asked for lately, as far as this is about.
 #[derive(Debug, Default)]
 pub struct TakenOut(Mutex<BTreeMap<GroupName, Arc<AsyncMutex<Look>>>>);
 
@@ -39,8 +39,12 @@ struct Look {
 }
 
 impl TakenOut {
-    fn of(&self, group: &GroupName) -> Arc<AsyncMutex<Look>> {
+    fn of(&self, group: &GroupName, now: Timestamp) -> Arc<AsyncMutex<Look>> {
         let mut looks = self.0.lock();
+        // Whoever waits for one holds it.
+        looks.retain(|_, look| {
+            Arc::strong_count(look) > 1 || look.try_lock().is_ok_and(|look| elapsed(look.at, now) <= PATIENCE)
+        });
         Arc::clone(looks.entry(group.clone()).or_default())
     }
 
@@ -59,7 +63,7 @@ impl TakenOut {
         {
             return Some(!instance.lifecycle.is_live());
         }
-        let look = self.of(group);
+        let look = self.of(group, clock.now());
         let mut look = look.lock().await;
         if !is_recent(look.at) {
             let began = clock.now();

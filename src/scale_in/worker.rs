@@ -64,6 +64,7 @@ pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: Recor
     shared.waiting.forget(&name);
     shared.eviction_rate.leave(&name);
     shared.load_balancers.leave(&name);
+    shared.history.forget(&name);
 }
 
 /// How a worker goes on.

@@ -38,9 +38,11 @@ impl Launches {
     }
 
     /// Notes what a refresh has shown.
-    pub(super) fn note(&mut self, groups: &[Group]) {
+    pub(super) fn note(&mut self, groups: &[Group], metrics: &LaunchMetrics) {
         let names: BTreeSet<&GroupName> = groups.iter().map(|group| &group.asg.name).collect();
-        self.counted.retain(|name, _| names.contains(name));
+        for (name, _) in self.counted.extract_if(.., |name, _| !names.contains(name)) {
+            metrics.forget(&name);
+        }
         let mut before = std::mem::take(&mut self.failing);
         for group in groups {
             let name = &group.asg.name;
@@ -98,11 +100,22 @@ impl Failing {
 mod tests {
     use std::sync::Arc;
 
+    use jiff::Timestamp;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
     use tracing::Level;
 
     use super::*;
     use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
+    use crate::clock::Clock;
     use crate::telemetry::captured::{self, warned_groups};
+
+    fn shown(metrics: &LaunchMetrics) -> String {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).expect("encodes");
+        text
+    }
 
     /// A group of which one instance lives.
     fn group(desired: i32, fails: bool) -> Group {
@@ -125,17 +138,28 @@ mod tests {
     #[test]
     fn a_group_that_tries_again_is_no_other_trouble_and_one_that_is_gone_is_forgotten() {
         let (log, _guard) = captured::log(Level::INFO);
-        let mut launches = Launches::default();
+        let (mut launches, metrics) = (Launches::default(), LaunchMetrics::new(Clock::system()));
         for fails in [true, false, true] {
-            launches.note(&[group(2, fails)]);
+            launches.note(&[group(2, fails)], &metrics);
         }
         assert_eq!(warned_groups(&log), ["g"]);
-        launches.note(&[group(1, false)]);
+        launches.note(&[group(1, false)], &metrics);
         assert!(log.text().contains("given up"), "{}", log.text());
-        launches.note(&[group(2, true)]);
+        launches.note(&[group(2, true)], &metrics);
         assert_eq!(warned_groups(&log), ["g", "g"]);
-        launches.note(&[]);
-        launches.note(&[group(2, false)]);
+        let failed = Activity {
+            id: "a".into(),
+            started: Timestamp::UNIX_EPOCH,
+            status: "Failed".into(),
+            description: "Launching a new EC2 instance".into(),
+            cause: String::new(),
+            message: String::new(),
+        };
+        launches.count(&"g".into(), &[failed], &metrics);
+        assert!(shown(&metrics).contains("group=\"g\""));
+        launches.note(&[], &metrics);
+        assert!(!shown(&metrics).contains("group=\"g\""));
+        launches.note(&[group(2, false)], &metrics);
         assert!(launches.failing.is_empty());
         assert!(!log.text().contains("fail no more"), "{}", log.text());
     }

@@ -240,7 +240,7 @@ impl Discovery {
             Group { failure, ..group }
         });
         let explained: Vec<Group> = explained.collect();
-        memory.launches.note(&explained);
+        memory.launches.note(&explained, &self.launch_metrics);
         Ok(states.completed(explained))
     }
 

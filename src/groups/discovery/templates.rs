@@ -145,6 +145,7 @@ impl Templates {
         self.last.retain(|name, _| names.contains(name));
         self.left_out.retain(|name, _| names.contains(name));
         self.unshown.retain(|(name, _), _| names.contains(name));
+        self.warned.retain(|(name, _)| names.contains(name));
         groups.into_iter().zip(made).map(|(seen, made)| self.with_template(seen.group, made, now)).collect()
     }
 

@@ -61,6 +61,13 @@ impl LaunchMetrics {
         self.failures.get_or_create(&Labels { group: group.to_string(), class }).inc();
     }
 
+    /// Drops what is counted of a group that is not there any more.
+    pub(crate) fn forget(&self, group: &GroupName) {
+        for class in [Class::out_of_resources, Class::other] {
+            self.failures.remove(&Labels { group: group.to_string(), class });
+        }
+    }
+
     /// Notes that an instance has come.
     pub(crate) fn came(&self, now: Timestamp) {
         *self.came.lock() = now;

@@ -38,6 +38,9 @@ use crate::cluster::Leadership;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::{Outage, chain};
 
+/// As many instances are named in the log.
+const FIRST: usize = 10;
+
 /// Groups at once that are looked at, each by some calls one after the other: slow ones of one group do not hold the others up.
 const AT_ONCE: usize = 8;
 
@@ -363,7 +366,8 @@ impl Protection {
                 if let Some(lasted) = pending.outage.failed() {
                     tracing::warn!(
                         group = group.as_str(),
-                        instances = ?pending.instances,
+                        instances = pending.instances.len(),
+                        first = ?pending.instances.iter().take(FIRST).collect::<Vec<_>>(),
                         outage_seconds = lasted.as_secs(),
                         error = %chain(&error),
                         "cannot take scale-in protection off"
@@ -434,7 +438,8 @@ impl Protection {
         if let Err(error) = self.protect(group, &newcomers, true).await {
             tracing::warn!(
                 group = group.as_str(),
-                instances = ?newcomers,
+                instances = newcomers.len(),
+                first = ?newcomers.iter().take(FIRST).collect::<Vec<_>>(),
                 error = %chain(&error),
                 "cannot protect new instances from scale-in while the desired capacity goes down"
             );

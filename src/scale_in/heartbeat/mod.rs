@@ -82,6 +82,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             joined.observe(&shared, &snapshot);
             if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &snapshot)) {
                 newcomers.observe(before.as_deref(), &snapshot);
+                shared.metrics.keep_groups(|group| snapshot.knows(group));
             }
             let has_hook = |group: &GroupName| shared.hooks.last_seen(group).is_some();
             let told = told(&shared);
