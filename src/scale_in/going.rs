@@ -1,7 +1,8 @@
-//! When the grace of pods ends that were seen to be asked, by our clock. Pure.
+//! When the grace of pods ends that are asked to go, by our clock. Pure.
 //!
-//! The API server dates that by its own wall clock, which may be minutes behind the one of this machine. Of a pod that was being deleted when
-//! it was first seen, that date is all there is.
+//! The API server dates that by its own wall clock, which may be minutes or hours away from the one of this machine, either way. That a pod has
+//! been asked, and with how much grace, is seen by a clock that is never set: it was asked by then, and, if it was seen unasked before,
+//! hardly sooner.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +18,14 @@ const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct Going(BTreeMap<String, Option<Seen>>);
 
-/// A deletion that was seen to begin.
+/// A deletion.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// What the API server says of it.
-    told: Timestamp,
-    /// When its grace ends by our clock.
-    ends: Timestamp,
+    /// When it was seen first.
+    asked: Timestamp,
+    /// Whether the pod had been seen before, unasked.
+    has_begun_since: bool,
+    grace: SignedDuration,
 }
 
 impl Going {
@@ -31,25 +33,25 @@ impl Going {
     pub(super) fn see(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
         self.0.retain(|uid, _| pods.contains_key(uid));
         for (uid, pod) in pods {
-            match (self.0.get_mut(uid), pod.deletion_timestamp) {
-                (None, None) => drop(self.0.insert(uid.clone(), None)),
-                // A second request gives it less time.
-                (Some(Some(seen)), Some(told)) if told != seen.told => {
-                    (seen.ends, seen.told) = (later(seen.ends, told.duration_since(seen.told)), told);
-                }
-                (Some(seen @ None), Some(told)) => {
-                    let grace = pod.deletion_grace_seconds.unwrap_or(pod.grace_seconds);
-                    *seen = Some(Seen { told, ends: later(now, SignedDuration::from_secs(grace)) });
-                }
-                _ => {}
-            }
+            let known = self.0.get(uid).copied();
+            let seen = pod.deletion_timestamp.map(|_| {
+                let grace =
+                    SignedDuration::from_secs(pod.deletion_grace_seconds.unwrap_or(pod.grace_seconds));
+                // A second request gives it less time, from when the first one came.
+                known.flatten().map_or(Seen { asked: now, has_begun_since: known.is_some(), grace }, |seen| {
+                    Seen { grace, ..seen }
+                })
+            });
+            self.0.insert(uid.clone(), seen);
         }
     }
 
     /// When the grace of a pod ends by our clock, of which the API server says that it ends at `told`.
     pub(super) fn ends(&self, uid: &str, told: Timestamp) -> Timestamp {
-        let seen = self.0.get(uid).copied().flatten().map(|seen| seen.ends);
-        seen.filter(|seen| *seen > later(told, CLOCK_SKEW)).unwrap_or(told)
+        let Some(seen) = self.0.get(uid).copied().flatten() else { return told };
+        let ends = later(seen.asked, seen.grace);
+        let is_later = seen.has_begun_since && ends > later(told, CLOCK_SKEW);
+        if ends < told || is_later { ends } else { told }
     }
 }
 
@@ -62,20 +64,24 @@ mod tests {
     }
 
     fn pods(until: Option<i64>) -> BTreeMap<String, PodView> {
+        pods_with(until, 100)
+    }
+
+    fn pods_with(until: Option<i64>, grace: i64) -> BTreeMap<String, PodView> {
         let pod = PodView {
             uid: "u".into(),
             grace_seconds: 300,
             deletion_timestamp: until.map(at),
-            deletion_grace_seconds: until.map(|_| 100),
+            deletion_grace_seconds: until.map(|_| grace),
             ..PodView::default()
         };
         BTreeMap::from([("u".to_owned(), pod)])
     }
 
     #[test]
-    fn a_grace_ends_later_than_an_api_server_says_whose_clock_is_behind() {
+    fn a_grace_ends_by_when_the_request_was_seen_whatever_clock_the_api_server_has() {
         // What it says, by our clock, of a deletion that we see at 10 and that gives a hundred seconds; and when it ends.
-        for (told, ends) in [(-200, 110), (79, 110), (80, 80), (110, 110), (500, 500)] {
+        for (told, ends) in [(-200, 110), (79, 110), (80, 80), (110, 110), (111, 110), (500, 110)] {
             let mut going = Going::default();
             going.see(&pods(None), at(0));
             going.see(&pods(Some(told)), at(10));
@@ -85,19 +91,22 @@ mod tests {
     }
 
     #[test]
-    fn a_second_request_brings_it_closer() {
-        let mut going = Going::default();
-        going.see(&pods(None), at(0));
-        going.see(&pods(Some(-200)), at(10));
-        going.see(&pods(Some(-250)), at(20));
-        assert_eq!(going.ends("u", at(-250)), at(60));
+    fn a_second_request_brings_it_closer_counted_from_the_first() {
+        for first in [100, i64::MAX / 2_000_000_000] {
+            let mut going = Going::default();
+            going.see(&pods(None), at(0));
+            going.see(&pods_with(Some(-200), first), at(10));
+            going.see(&pods_with(Some(-250), 50), at(20));
+            assert_eq!(going.ends("u", at(-250)), at(60), "{first}");
+        }
     }
 
     #[test]
-    fn what_was_going_already_is_dated_by_the_api_server() {
+    fn what_was_going_already_is_dated_by_the_api_server_unless_that_is_later_than_can_be() {
         let mut going = Going::default();
         going.see(&pods(Some(-200)), at(10));
         assert_eq!(going.ends("u", at(-200)), at(-200));
+        assert_eq!(going.ends("u", at(500)), at(110), "it was asked by then");
         // It is gone.
         going.see(&BTreeMap::new(), at(20));
         assert_eq!(going.ends("u", at(5)), at(5));

@@ -40,7 +40,7 @@ use super::told::Told;
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
-use crate::cluster::{CHANGED_WITHIN, NodeView, Seen, may_have_room};
+use crate::cluster::{CHANGED_WITHIN, NodeView, PodView, Seen, may_have_room};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -445,7 +445,9 @@ impl Worker {
         let Some(instance) = &self.instance else { return };
         let pods = self.pods.by_uid.borrow();
         let running = || pods.values().filter(|pod| !pod.finished && !pod.mirror);
-        let grace = running().map(|pod| pod.grace_seconds).max().unwrap_or_default();
+        // Whoever asked a pod to go may have given it more than it has.
+        let given = |pod: &PodView| pod.deletion_grace_seconds.unwrap_or_default().max(pod.grace_seconds);
+        let grace = running().map(given).max().unwrap_or_default();
         let flush = flush_time(running().filter(|pod| pod.daemon.is_some()), &self.shared.settings.flush);
         let now = self.shared.clock.now();
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());

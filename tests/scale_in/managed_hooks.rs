@@ -16,7 +16,7 @@ use ebbtide::telemetry::captured::{self, Log};
 use jiff::{SignedDuration, Timestamp};
 use tracing::Level;
 
-use crate::journal_queries::{a_hook_timed_out, aws_moments, graces, released_at};
+use crate::journal_queries::{a_hook_timed_out, aws_moments, graces, is_asked, released_at};
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 const PUT: Operation = Operation::PutLifecycleHook;
@@ -428,4 +428,21 @@ async fn where_retention_is_taken_and_never_shown_the_hook_continues_and_it_is_a
     assert_eq!(told(&log, "the group now keeps instances"), 0, "{}", log.text());
     let ignored = told(&log, "does not show it");
     assert!((1..=tries).contains(&ignored), "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_others_shorten_after_it_was_looked_up_gets_its_next_heartbeat_when_that_is_seen() {
+    let scene = Scene::with(held_group(3, 300)).await;
+    let [first, second, _] = &scene.machines()[..] else { panic!("three nodes") };
+    for (machine, name) in [(first, "web"), (second, "api")] {
+        scene.run([pod(name).on(&machine.name).grace(900).exits_after(800)]).await;
+    }
+    // While one leaves, AWS is looked at every ten seconds. Its hooks have just been looked up.
+    scene.scale_in(first, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(120));
+    scene.scale_in(second, Cause::Group).await;
+    scene.until_gone(second).await;
+    assert!(!a_hook_timed_out(&scene.world));
+    scene.assert_left_well(second);
 }

@@ -27,7 +27,7 @@ use super::joined::Joined;
 use super::nodeless::{self, Past};
 use super::record::Record;
 use super::terminate;
-use crate::aws::{AwsError, Lifecycle};
+use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::{elapsed, later, signed};
 use crate::cluster::NodeView;
 use crate::groups::Snapshot;
@@ -112,7 +112,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 }
             }
             Ok(()) = groups.changed() => {}
-            Ok(()) = hooks.changed() => {}
+            Ok(()) = hooks.changed() => keep_pace(&shared, &mut held),
             Ok(()) = leadership.changed() => {}
             () = shared.clock.sleep_until_some(next) => {}
         }
@@ -387,6 +387,31 @@ fn told(shared: &Shared) -> BTreeMap<InstanceId, Timestamp> {
     shared.nodes.marked().iter().filter_map(|node| told(node)).collect()
 }
 
+/// Puts heartbeats forward where the hook turns out to have a shorter time-out than was known when the last ones were sent.
+fn keep_pace(shared: &Shared, held: &mut BTreeMap<InstanceId, Held>) {
+    for (instance, held) in held.iter_mut().filter(|(_, held)| held.lifecycle != Lifecycle::Retained) {
+        if let Some(hook) = shared.hooks.last_seen(&held.group) {
+            held.keep_pace(pause_by(shared, instance, held.since, &hook));
+        }
+    }
+}
+
+/// The time-out by which the hook holds the instance, which may have been changed since: AWS goes by the terms on which it began to.
+fn timeout_of_hold(
+    shared: &Shared,
+    instance: &InstanceId,
+    since: Option<Timestamp>,
+    hook: &Hook,
+) -> Duration {
+    let noted = noted_timeout(shared, instance);
+    shared.hooks.shortest_since(&hook.group, since, noted).unwrap_or(hook.heartbeat_timeout)
+}
+
+/// The pause between two heartbeats, by what is known of the hook.
+fn pause_by(shared: &Shared, instance: &InstanceId, since: Option<Timestamp>, hook: &Hook) -> SignedDuration {
+    interval(timeout_of_hold(shared, instance, since, hook).min(hook.heartbeat_timeout), instance)
+}
+
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
 async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuration, Option<AwsError>) {
     let One { group, instance, since, renewed, too_early, ends, is_new } = one;
@@ -400,10 +425,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
             Ok(Err(_)) | Err(_) => shared.hooks.presumed(group),
         },
     };
-    // The hook may have been changed since: AWS holds the instance on the terms on which it began to.
-    let noted = noted_timeout(shared, instance);
-    let timeout = shared.hooks.shortest_since(group, *since, noted).unwrap_or(hook.heartbeat_timeout);
-    let pause = interval(timeout.min(hook.heartbeat_timeout), instance);
+    let timeout = timeout_of_hold(shared, instance, *since, &hook);
     let result = if step == Step::Heartbeat {
         let sent_at = shared.clock.now();
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
@@ -420,6 +442,8 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
     } else {
         shared.aws.complete(group, &hook.name, instance).await
     };
+    // The hook may have been looked up meanwhile.
+    let pause = pause_by(shared, instance, *since, &shared.hooks.last_seen(group).unwrap_or(hook));
     match result {
         Ok(()) if step == Step::Complete => {
             tracing::info!(

@@ -360,6 +360,8 @@ impl<'a> Model<'a> {
         let grace = grace.unwrap_or(pod.grace_seconds).max(1);
         let until = later(self.now, SignedDuration::from_secs(grace));
         pod.deletion_timestamp = Some(pod.deletion_timestamp.map_or(until, |before| before.min(until)));
+        pod.deletion_grace_seconds =
+            Some(pod.deletion_grace_seconds.map_or(grace, |before| before.min(grace)));
         grace
     }
 }

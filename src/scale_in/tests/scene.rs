@@ -77,6 +77,8 @@ impl Fixture for PodView {
     }
     fn going(mut self, until: i64) -> Self {
         self.deletion_timestamp = Some(at(until));
+        // It ends when the API server says.
+        self.deletion_grace_seconds = Some(until.max(0) + 3_600);
         self
     }
     fn labelled(mut self, app: &str) -> Self {

@@ -62,6 +62,8 @@ pub(super) struct Held {
     /// How often that had no answer, in a row.
     unanswered: u32,
     pub(super) next: Timestamp,
+    /// When the last step was answered: the pause until the next one counts from then.
+    stepped: Option<Timestamp>,
     /// Nobody has seen it held: the view is too old to show that, or that it is not.
     pub(super) is_presumed: bool,
     /// When the last heartbeat that AWS took was sent.
@@ -135,6 +137,13 @@ pub(super) enum Done {
 }
 
 impl Held {
+    /// Puts the next step forward where the pause after the last one turns out to be shorter.
+    pub(super) fn keep_pace(&mut self, pause: SignedDuration) {
+        if let Some(stepped) = self.stepped {
+            self.next = self.next.min(later(stepped, pause));
+        }
+    }
+
     /// What to send, if anything: nothing has to be done to keep a retained one.
     pub(super) fn step(&self, now: Timestamp) -> Option<Step> {
         match (self.lifecycle == Lifecycle::Retained, self.let_go_at.is_some_and(|at| at <= now)) {
@@ -306,6 +315,7 @@ pub(super) fn observe(
                 ask_at,
                 unanswered: 0,
                 next,
+                stepped: None,
                 is_presumed,
                 renewed: None,
                 failing: None,
@@ -347,6 +357,7 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
                 let first = held.failing.map_or(now, |(first, _)| first);
                 held.failing = error.and(ends).map(|ends| (first, ends));
                 held.in_flight = false;
+                held.stepped = Some(now);
                 held.next = later(now, pause);
             }
         }

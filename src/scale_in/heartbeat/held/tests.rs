@@ -51,6 +51,7 @@ fn held() -> Held {
         at_the_latest: false,
         ask_at: None,
         next: at(30),
+        stepped: None,
         is_presumed: false,
         renewed: None,
         failing: None,
@@ -59,6 +60,19 @@ fn held() -> Held {
         let_go_at: None,
         is_let_go: false,
     }
+}
+
+#[test]
+fn the_next_heartbeat_comes_sooner_where_the_hook_turns_out_to_have_a_shorter_time_out() {
+    let mut held = held();
+    let mut paced = |seconds| {
+        held.keep_pace(SignedDuration::from_secs(seconds));
+        let next = held.next;
+        held.stepped = Some(at(10));
+        next
+    };
+    assert_eq!(paced(5), at(30), "none was sent");
+    assert_eq!([15, 40, 5, 15].map(paced), [25, 25, 15, 15].map(at));
 }
 
 #[test]
