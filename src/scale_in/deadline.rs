@@ -81,7 +81,8 @@ pub(super) fn last_call(gone_by: Timestamp, grace_seconds: i64) -> Timestamp {
     gone_by - KILL_TIME - LATE - SignedDuration::from_secs(grace_seconds)
 }
 
-/// When a pod that is going, with more grace than there is time, is cut short.
+/// When a pod that is going, with more grace than there is time, is cut short: as far as the API server knows. A kubelet that has asked its
+/// containers waits for the first grace ([kubernetes#83916](https://github.com/kubernetes/kubernetes/issues/83916)).
 pub(super) fn cut(gone_by: Timestamp) -> Timestamp {
     gone_by - KILL_TIME - SignedDuration::from_secs(1)
 }

@@ -1,7 +1,8 @@
 //! When to let go of a held instance that has no Node. Pure.
 //!
 //! If it never had a Node, there is nothing to drain. If its Node object was deleted, workloads may still run: their pods
-//! are garbage-collected within a minute or so, and the live kubelet gives their containers full grace.
+//! are garbage-collected within a minute or so, and the live kubelet leaves the grace whole of those that had been asked to go; up to 1.30, of
+//! all.
 
 use jiff::{SignedDuration, Timestamp};
 

@@ -38,7 +38,7 @@ pub(super) struct Container {
 pub(super) enum Stage {
     Starting { at: Timestamp },
     Running { ends: Option<Timestamp> },
-    Asked { exits: Timestamp, killed: Timestamp, grace: i64 },
+    Asked { exits: Timestamp, killed: Timestamp },
     Exited { noticed: Timestamp, by_itself: bool },
     Ended { unmounted: Timestamp },
     Unmounted,
@@ -78,8 +78,9 @@ impl State {
                 self.report_running(&pod);
                 ends
             }
-            Stage::Asked { exits, killed, grace } => {
-                let killed = if lives { self.shortened(uid, &pod, killed, grace) } else { Timestamp::MAX };
+            Stage::Asked { exits, killed } => {
+                // A second delete with less grace changes nothing for a kill that is under way.
+                let killed = if lives { killed } else { Timestamp::MAX };
                 if self.now >= exits && exits <= killed {
                     self.end_container(uid, &pod, true)
                 } else if self.now >= killed {
@@ -173,11 +174,12 @@ impl State {
         }
     }
 
-    /// A restarted kubelet sends SIGTERM again, with the whole grace.
+    /// A restarted kubelet sends SIGTERM again, with the whole grace that the API server tells by then.
     pub(super) fn ask_again(&mut self, node: &str) {
         let now = self.now;
         for (uid, container) in self.containers.iter_mut().filter(|(_, container)| container.node == node) {
-            if let Stage::Asked { killed, grace, .. } = &mut container.stage {
+            if let Stage::Asked { killed, .. } = &mut container.stage {
+                let grace = grace_of(&container.pod, container.removed);
                 *killed = later(now, Duration::from_secs(grace.unsigned_abs()).max(LEAST_GRACE));
                 self.queue.add(Task::Container(container.pod.name.clone(), uid.clone()), now);
             }
@@ -191,7 +193,7 @@ impl State {
 
     /// Sends SIGTERM.
     fn ask_container(&mut self, uid: &str, pod: &Object) -> Option<Timestamp> {
-        let grace = grace_of(pod);
+        let grace = grace_of(pod, self.containers.get(uid)?.removed);
         let seconds = |annotation| pod.seconds(annotation).unwrap_or_default();
         // The preStop hook runs first, within the grace; sidecars last, with at least two seconds each.
         // <https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-flow>
@@ -204,23 +206,7 @@ impl State {
             limit = whole.max(own + LEAST_GRACE);
         }
         let (exits, killed) = (later(self.now, own + sidecars), later(self.now, limit));
-        self.set_stage(uid, Stage::Asked { exits, killed, grace })
-    }
-
-    /// The end of the grace, which a second delete may have moved forward.
-    fn shortened(&mut self, uid: &str, pod: &Object, killed: Timestamp, grace: i64) -> Timestamp {
-        let shorter = grace_of(pod);
-        if shorter >= grace {
-            return killed;
-        }
-        let killed =
-            killed.min(later(self.now, Duration::from_secs(shorter.unsigned_abs()).max(LEAST_GRACE)));
-        if let Some(container) = self.containers.get_mut(uid)
-            && let Stage::Asked { killed: old, grace: old_grace, .. } = &mut container.stage
-        {
-            (*old, *old_grace) = (killed, shorter);
-        }
-        killed
+        self.set_stage(uid, Stage::Asked { exits, killed })
     }
 
     /// Ends the containers, by themselves or by SIGKILL.
@@ -248,12 +234,12 @@ fn later(moment: Timestamp, time: Duration) -> Timestamp {
     moment.checked_add(time).unwrap_or(Timestamp::MAX)
 }
 
-/// The seconds of grace that a kubelet gives (`calculateEffectiveGracePeriod`): the deletion's, or else the pod's own, which
-/// a deletion with grace 0 leaves in force.
+/// The seconds of grace that a kubelet gives when it asks containers to end (`calculateEffectiveGracePeriod`, from 1.31 on): the deletion's, at
+/// least one; one of a pod whose object is gone with grace 0; else the pod's own. Less grace in a later delete changes nothing for containers
+/// that have been asked: `SyncTerminatingPod` waits for the runtime, whatever becomes of its context.
 /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/pod_workers.go>
-fn grace_of(pod: &Object) -> i64 {
-    let deletion =
-        integer(&pod.value, &["metadata", "deletionGracePeriodSeconds"]).filter(|grace| *grace > 0);
-    let own = integer(&pod.value, &["spec", "terminationGracePeriodSeconds"]);
+fn grace_of(pod: &Object, is_gone: bool) -> i64 {
+    let deletion = integer(&pod.value, &["metadata", "deletionGracePeriodSeconds"]);
+    let own = integer(&pod.value, &["spec", "terminationGracePeriodSeconds"]).filter(|_| !is_gone);
     deletion.or(own).unwrap_or(1).max(1)
 }

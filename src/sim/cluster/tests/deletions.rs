@@ -62,21 +62,33 @@ async fn a_second_delete_can_shorten_but_not_lengthen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_grace_removes_the_object_at_once_and_leaves_the_containers_their_own() {
+async fn no_grace_removes_the_object_at_once_and_leaves_the_containers_two_seconds() {
     let sim = sim();
-    sim.cluster.add(node("n1"));
-    sim.cluster.add(pod("web-1").on("n1").exits_after(20)).add(pod("slow").on("n1").grace(5).exits_after(20));
-    sim.running("web-1", 1).await;
+    sim.cluster.add(node("n1")).add(pod("web").on("n1").grace(300).exits_after(20));
+    sim.running("web", 1).await;
     let asked = sim.now();
-    for pod in ["web-1", "slow"] {
-        sim.pods().delete(pod, &grace(0)).await.unwrap();
-        assert!(sim.cluster.pod(pod).is_none());
+    sim.pods().delete("web", &grace(0)).await.unwrap();
+    assert!(sim.cluster.pod("web").is_none());
+    let cut = |event: &Event| matches!(event, Event::CutShort { .. });
+    sim.until("it is cut", |cluster| cluster.happened(cut)).await;
+    assert_eq!(moment(&sim.cluster, cut).duration_since(asked).as_secs(), 2);
+}
+
+/// The API server has the shorter grace, and what runs has the first one.
+#[tokio::test(start_paused = true)]
+async fn less_grace_in_a_second_delete_is_too_late_for_containers_that_have_been_asked() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("web").on("n1").grace(60).exits_after(40));
+    sim.running("web", 1).await;
+    let asked = sim.now();
+    for seconds in [60, 1, 0] {
+        sim.pods().delete("web", &grace(seconds)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
     }
-    let exited = |event: &Event| matches!(event, Event::PodExited { pod, .. } if *pod == "web-1");
-    sim.until("one exits", |cluster| cluster.happened(exited)).await;
-    assert_eq!(moment(&sim.cluster, exited).duration_since(asked).as_secs(), 20);
-    let cut = |event: &Event| matches!(event, Event::CutShort { pod, .. } if *pod == "slow");
-    assert_eq!(moment(&sim.cluster, cut).duration_since(asked).as_secs(), 5);
+    assert!(sim.cluster.pod("web").is_none());
+    let exited = |event: &Event| matches!(event, Event::PodExited { .. });
+    sim.until("it exits", |cluster| cluster.happened(exited)).await;
+    assert_eq!(moment(&sim.cluster, exited).duration_since(asked).as_secs(), 40);
 }
 
 #[tokio::test(start_paused = true)]

@@ -72,15 +72,24 @@ async fn a_dead_kubelet_makes_its_node_unknown_and_its_pods_leave_and_nobody_con
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pods_of_a_node_that_was_deleted_go_within_a_minute_and_their_containers_with_their_grace() {
+async fn the_pods_of_a_node_that_was_deleted_go_within_a_minute_and_those_that_were_asked_before_have_their_grace()
+ {
     let sim = two_nodes().await;
+    sim.cluster.add(pod("asked").on("n1").grace(300).exits_after(200));
+    sim.running("asked", 1).await;
+    sim.pods().evict("asked", &EvictParams::default()).await.unwrap();
+    let asked = sim.now();
     sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
     let deleted = sim.now();
-    sim.until("its pods are gone", |cluster| cluster.pod("web").is_none()).await;
+    sim.until("its pods are gone", |cluster| cluster.pods_on("n1").is_empty()).await;
     assert!((40..=60).contains(&since(&sim, deleted)), "after {} s", since(&sim, deleted));
     let collected = sim.now();
-    sim.until("it exits", |cluster| cluster.happened(exited("web"))).await;
-    assert_eq!(since(&sim, collected), 10);
+    let cut =
+        |event: &Event| matches!(event, Event::CutShort { pod, by: Cut::GraceOver, .. } if *pod == *"web");
+    sim.until("the other one is cut", |cluster| cluster.happened(cut)).await;
+    assert_eq!(since(&sim, collected), 2);
+    sim.until("it exits", |cluster| cluster.happened(exited("asked"))).await;
+    assert!((199..=201).contains(&since(&sim, asked)), "after {} s", since(&sim, asked));
     assert!(!sim.cluster.has_node("n1"), "a kubelet that runs does not register again");
 }
 
@@ -160,7 +169,7 @@ async fn what_was_deleted_while_nobody_heard_ends_when_the_node_is_back() {
     tokio::time::sleep(LONG).await;
     assert!(!sim.cluster.happened(exited("web")), "it runs on");
     sim.cluster.revive("n1");
-    sim.until("it exits", |cluster| cluster.happened(exited("web"))).await;
+    sim.until("it is cut", |cluster| cluster.happened(|event| matches!(event, Event::CutShort { .. }))).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,11 +253,12 @@ async fn a_restarted_kubelet_gives_the_whole_grace_again_and_registers_a_node_th
     let asked = sim.now();
     sim.pods().delete("slow", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
     sim.cluster.restart_kubelet("n1");
     sim.until("it is cut", |cluster| cluster.happened(|event| matches!(event, Event::CutShort { .. }))).await;
     assert_eq!(since(&sim, asked), 10 + 5 + 20);
-    assert_eq!(ready(&sim.cluster, "n1").as_deref(), Some("True"));
+    sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
+    sim.cluster.restart_kubelet("n1");
+    sim.until("it is there again", |cluster| ready(cluster, "n1").as_deref() == Some("True")).await;
 }
 
 #[tokio::test(start_paused = true)]
