@@ -2,7 +2,7 @@
 //!
 //! Follows `core/scaledown/actuation` and `utils/taints` of 1.30
 //! (<https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>). A failure ends it:
-//! pods stay evicted, its taint and cordon are removed. Whether it would have chosen this node is not modelled.
+//! pods stay evicted, its taint and cordon are removed. Whether it would have chosen this node is not modelled, but that it has a group.
 
 use std::time::Duration;
 
@@ -92,6 +92,12 @@ pub async fn drain_and_delete(
     node: &str,
     flags: &Flags,
 ) -> Result<(), GaveUp> {
+    // Of one without a group it never gets as far as the taint: `group` in `core/scaledown/budgets/budgets.go`. Where it has no answer now, it
+    // may have that of its loop's beginning.
+    let asked = world.cluster.node(node).ok_or(GaveUp::NoGroup)?;
+    if let Ok(Ok(None)) = tokio::time::timeout(ANSWER_WITHIN, autoscaler::group_of(provider, &asked)).await {
+        return Err(GaveUp::NoGroup);
+    }
     let actuator = Actuator::new(&world.cluster, &world.clock, flags);
     let delete = async |told: &Node| {
         let deletion = autoscaler::delete_node(provider, group, told);

@@ -114,6 +114,12 @@ pub async fn delete_node(client: &mut Client, group: &str, node: &Node) -> Resul
     Provider::new(client.clone(), &options).delete_nodes(group, vec![as_sent(node)]).await
 }
 
+/// The group that NodeGroupForNode names for a node. cluster-autoscaler leaves one alone that has none.
+pub async fn group_of(client: &mut Client, node: &Node) -> Result<Option<String>, tonic::Status> {
+    let options = Options::of(Version::V1_30);
+    Provider::new(client.clone(), &options).group_of(&as_sent(node)).await
+}
+
 impl Autoscaler {
     /// A newly started autoscaler.
     pub fn new(world: &World, options: Options) -> Self {
