@@ -132,14 +132,18 @@ fn releases(history: &History) -> Vec<(Timestamp, String)> {
     all
 }
 
-/// Whether somebody took our hook off the instance's group after the instance began to end, and before the hook held it: minutes may pass.
+/// Descriptions may be so old: a hook that was taken off so shortly before is shown still when AWS is asked once more.
+const OLD: SignedDuration = SignedDuration::from_secs(22);
+
+/// Whether somebody took our hook off the instance's group after the instance began to end, or so shortly before that no description need have
+/// shown it, and before the hook held it: minutes may pass.
 fn loses_its_hook(history: &History, instance: &str, at: Timestamp) -> bool {
     let group = history.lives.get(instance).map_or("", |life| life.group.as_str());
     let ends = |e: &AwsEvent| matches!(e, AwsEvent::Powered { instance: id, power: Power::ShuttingDown, .. } if id == instance);
     let end = history.aws.iter().find(|entry| entry.at >= at && ends(&entry.what)).map(|entry| entry.at);
     history.diary.iter().any(|(when, note)| match note {
         Note::AskedOfGroup(GroupCause::Unhooked, name) => {
-            name == group && *when >= at && end.is_none_or(|end| *when <= end)
+            name == group && *when >= at - OLD && end.is_none_or(|end| *when <= end)
         }
         _ => false,
     })
