@@ -8,6 +8,7 @@ use super::action::{Action, Plan};
 use super::membership::Membership;
 use super::memory::Task;
 use super::node_patch;
+use super::release;
 use super::situation::Situation;
 use crate::cluster::PodView;
 use crate::k8s::names;
@@ -20,6 +21,13 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
     }
     let ours = matches!(s.instance, Membership::In { .. });
     let marked = node_patch::is_guarded(s.node);
+    if let Membership::Elsewhere { seen } = s.instance
+        && marked
+        && !release::is_missing_for(s, seen, release::MISSING_FOR, plan)
+    {
+        // One description may leave an instance out.
+        return;
+    }
     let wanted = s.settings.guard && ours && (is_candidate(s) || (marked && is_going(s)));
     if !wanted && !marked {
         return;
@@ -46,17 +54,7 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
 
 /// Whether cluster-autoscaler may be about to drain the node.
 fn is_candidate(s: &Situation<'_>) -> bool {
-    s.node.taint(names::DELETION_CANDIDATE).is_some() || has_its_taint(s)
-}
-
-/// Whether cluster-autoscaler drains a node that is about to be scaled in for another cause, and its DaemonSet pods are to be guarded from that.
-pub(super) fn is_drained_by_autoscaler(s: &Situation<'_>) -> bool {
-    s.settings.guard && has_its_taint(s)
-}
-
-/// Whether the Node has the taint of a drain of cluster-autoscaler's. On a Node that we scale in it is ours.
-fn has_its_taint(s: &Situation<'_>) -> bool {
-    s.node.taint(names::TO_BE_DELETED).is_some() && !node_patch::has_scale_in_marks(s.node)
+    s.node.taint(names::DELETION_CANDIDATE).is_some() || s.is_drained_by_autoscaler()
 }
 
 /// Whether the node is on its way out: existing guards stay.

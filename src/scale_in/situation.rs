@@ -12,7 +12,6 @@ use super::class::{Circumstances, Class, classify};
 use super::deadline::{self, HeldBy, OurLimit};
 use super::events::{ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
 use super::eviction_rate::Permit;
-use super::guard;
 use super::held_since::Span;
 use super::load_balancers::Targets;
 use super::membership::Membership;
@@ -26,6 +25,7 @@ use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{Budget, BudgetSeen, NodeView, PodName, PodView, Ready};
 use crate::groups::hooks::HookState;
+use crate::k8s::names;
 
 /// Everything a plan depends on.
 pub struct Situation<'a> {
@@ -111,11 +111,16 @@ impl Situation<'_> {
     /// The patch that writes the record and all marks of a scale-in.
     pub(super) fn with_record(&self, record: &Record) -> Value {
         let mut marks = self.marks();
-        if guard::is_drained_by_autoscaler(self) {
-            // Our taint takes the place of cluster-autoscaler's, which told that.
+        if self.settings.guard && self.is_drained_by_autoscaler() {
+            // Our taint takes the place of the one that tells so, and DaemonSet pods are to be guarded from that drain.
             marks.insert(Mark::Guard);
         }
         node_patch::with_record_over(self.node, marks, &record.moved(self.ahead), self.wall)
+    }
+
+    /// Whether cluster-autoscaler drains the node, by its taint. On a Node that we scale in it is ours.
+    pub(super) fn is_drained_by_autoscaler(&self) -> bool {
+        self.node.taint(names::TO_BE_DELETED).is_some() && !node_patch::has_scale_in_marks(self.node)
     }
 
     /// The patch that takes off the record and what the scale-in put on.

@@ -77,6 +77,17 @@ fn a_node_of_somebody_elses_is_not_guarded() {
 }
 
 #[test]
+fn a_guard_stays_where_one_description_leaves_the_instance_out() {
+    let mut scene = guarded();
+    for (seconds, off) in [(0, vec![]), (59, vec![]), (1, vec![("logs".to_owned(), false)])] {
+        scene.later(seconds);
+        scene.instance = Membership::Elsewhere { seen: scene.now };
+        scene.memory.note_membership(&scene.instance);
+        assert_eq!(guards(&scene.plan()), off);
+    }
+}
+
+#[test]
 fn a_node_that_cluster_autoscaler_drains_itself_is_guarded_too() {
     let mut scene = node().tainted(names::TO_BE_DELETED).with(pod("logs").daemon());
     scene.plan();
