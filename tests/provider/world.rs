@@ -379,9 +379,9 @@ impl World {
         self
     }
 
-    /// cluster-autoscaler has come every ten seconds for more than a minute, so it has not come from another replica.
+    /// cluster-autoscaler has come every ten seconds for more than two minutes and a half, so it has not come from another replica.
     pub(crate) async fn visited(self) -> Self {
-        for _ in 0..8 {
+        for _ in 0..16 {
             tokio::time::advance(Duration::from_secs(10)).await;
             self.is_visited().await;
         }
