@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec, LifecycleState};
 use ebbtide::sim::cluster::{
-    Cluster, Cut, Event, Fault, Fixture, Timing, Verb, budget, daemon_set, job, pod, replica_set,
-    stateful_set,
+    Cluster, Event, Fault, Fixture, Timing, Verb, budget, daemon_set, job, pod, replica_set, stateful_set,
 };
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -82,15 +81,10 @@ fn cut_short(scene: &Scene) -> usize {
     scene.world.cluster.count(|entry| matches!(entry.what, Event::CutShort { .. }))
 }
 
-fn cut_by_the_machine(scene: &Scene) -> usize {
-    let is_off = |e: &Event| matches!(e, Event::CutShort { by: Cut::PowerOff, .. });
-    scene.world.cluster.count(|entry| is_off(&entry.what))
-}
-
-/// No machine was taken from what ran on it. (Pods of a deleted Node that nobody had asked to go have two seconds when the collector comes.)
-fn assert_no_machine_was_taken(scene: &Scene) {
-    assert_eq!(cut_by_the_machine(scene), 0, "cut by the machine");
-    assert!(!a_hook_timed_out(&scene.world));
+/// Somebody deletes a pod with this grace.
+async fn somebody_asks(scene: &Scene, name: &str, grace_seconds: u32) {
+    let pods: Api<Pod> = Api::default_namespaced(cluster(scene).client());
+    pods.delete(name, &DeleteParams::default().grace_period(grace_seconds)).await.expect("deleted");
 }
 
 /// Nothing was cut short. What is written after the collector has taken the log shipper is nobody's to send.
@@ -134,12 +128,14 @@ async fn the_node_object_is_deleted_before_the_group_takes_the_machine() {
     let scene = Scene::with(held_group(2, 60)).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(300).exits_after(250)]).await;
+    somebody_asks(&scene, "web", 300).await;
     let nodes: Api<Node> = Api::all(cluster(&scene).client());
     nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
     scene.until(|w| !w.cluster.has_node(&machine.name)).await;
     scene.scale_in(&machine, Cause::Group).await;
     scene.until_released(&machine).await;
-    assert_no_machine_was_taken(&scene);
+    assert!(has_exited(&scene.world, "web"));
+    assert_nothing_cut(&scene);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,6 +144,7 @@ async fn the_node_object_of_a_retained_machine_is_deleted_while_nobody_is_there(
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(300).exits_after(250)]).await;
     scene.take_down().await;
+    somebody_asks(&scene, "web", 300).await;
     scene.scale_in(&machine, Cause::Group).await;
     let is = |w: &World, state| w.aws.instance(&machine.instance).is_some_and(|one| one.state == state);
     scene.until(|w| is(w, LifecycleState::TerminatingRetained)).await;
@@ -155,7 +152,8 @@ async fn the_node_object_of_a_retained_machine_is_deleted_while_nobody_is_there(
     nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
     scene.bring_back();
     scene.until(|w| !is(w, LifecycleState::TerminatingRetained)).await;
-    assert_eq!(cut_by_the_machine(&scene), 0, "cut by the machine");
+    assert!(has_exited(&scene.world, "web"));
+    assert_eq!(cut_short(&scene), 0, "cut short");
     assert_eq!((terminations(&scene.world, &machine).len(), decrements(&scene.world)), (2, 0));
 }
 
@@ -564,12 +562,29 @@ async fn an_instance_whose_node_was_deleted_is_not_ended_before_its_pods_had_the
     let scene = Scene::with(held_group(2, 60)).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(300).exits_after(250)]).await;
+    somebody_asks(&scene, "web", 300).await;
     let nodes: Api<Node> = Api::all(cluster(&scene).client());
     nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
     scene.pass_some(seconds(1)).await;
     scene.until_deleted(&[Machine::that_never_came(machine.provider_id())]).await;
     scene.until_released(&machine).await;
-    assert_no_machine_was_taken(&scene);
+    assert!(has_exited(&scene.world, "web"));
+}
+
+/// A node is drained by hand, with more grace than its pods have, and its Node deleted then.
+#[tokio::test(start_paused = true)]
+async fn a_grace_that_somebody_made_longer_is_whole_though_the_node_is_deleted() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(30).exits_after(1_000)]).await;
+    somebody_asks(&scene, "web", 1_800).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| in_phase(w, &machine, "Draining")).await;
+    let nodes: Api<Node> = Api::all(cluster(&scene).client());
+    nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+    scene.until_released(&machine).await;
+    assert!(has_exited(&scene.world, "web"));
+    assert_nothing_cut(&scene);
 }
 
 #[tokio::test(start_paused = true)]
