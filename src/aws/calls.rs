@@ -121,18 +121,16 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::captured;
 
     #[test]
     fn a_call_is_counted_by_operation_and_outcome_and_timed_by_operation() {
         let calls = Calls::default();
-        let mut registry = Registry::default();
-        calls.register(&mut registry);
         calls.count(Operation::SetDesiredCapacity, Duration::from_millis(200), &Ok(()));
         let throttled =
             AwsError::of_service(Operation::DescribeInstanceTypes, 503, "RequestLimitExceeded", "slow down");
         calls.count(Operation::DescribeInstanceTypes, Duration::ZERO, &Err::<(), _>(throttled));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
+        let text = captured::page(|registry| calls.register(registry));
         for line in [
             r#"ebbtide_aws_calls_total{operation="SetDesiredCapacity",outcome="ok"} 1"#,
             r#"ebbtide_aws_calls_total{operation="DescribeInstanceTypes",outcome="throttled"} 1"#,

@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 use kube::core::Status;
 
 use crate::dry_run;
+use crate::telemetry::cut;
 
 /// Longest wait for the list of a node's pods.
 const LISTED_WITHIN: Duration = Duration::from_secs(30);
@@ -59,7 +60,7 @@ impl From<kube::Error> for ApiError {
             kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound" => Self::NotFound,
             kube::Error::Api(status) if status.reason == DRY_RUN => Self::DryRun,
             kube::Error::Api(mut status) => {
-                (status.message, status.details) = (words(&status.message), None);
+                (status.message, status.details) = (cut(&status.message, WORDS), None);
                 Self::Refused(status)
             }
             other => Self::Unreachable(Box::new(other)),
@@ -144,7 +145,7 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
     };
     let text = || {
         status
-            .map(|status| words(&status.message))
+            .map(|status| cut(&status.message, WORDS))
             .filter(|text| !text.is_empty())
             .unwrap_or(format!("HTTP {code}"))
     };
@@ -159,7 +160,7 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
         403 if cause("NamespaceTerminating").is_some() => Answer::GoingAnyway,
         429 => match cause("DisruptionBudget") {
             Some(message) if message.is_empty() => Answer::Blocked(text()),
-            Some(message) => Answer::Blocked(words(message)),
+            Some(message) => Answer::Blocked(cut(message, WORDS)),
             // API servers before 1.22 name no cause; only a budget's refusal has this text.
             None if text().contains("disruption budget") => Answer::Blocked(text()),
             None => {
@@ -172,15 +173,6 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
         },
         _ => Answer::Unclear(text()),
     }
-}
-
-/// As much of an answer's words as is kept.
-fn words(text: &str) -> String {
-    const CUT: char = '…';
-    if text.len() <= WORDS {
-        return text.to_owned();
-    }
-    format!("{}{CUT}", &text[..text.floor_char_boundary(WORDS - CUT.len_utf8())])
 }
 
 /// Whether a conflict is about our UID precondition: another object has the name by now. There is no code for it.
@@ -262,8 +254,8 @@ mod tests {
         }
         let refused = ApiError::from(kube::Error::Api(Box::new(said(403))));
         assert!(refused.is_forbidden() && format!("{refused:?}").len() < WORDS + 300, "{refused:?}");
-        assert_eq!(words("é".repeat(501).as_str()).len(), WORDS - 1);
-        assert_eq!(words("é".repeat(500).as_str()).len(), WORDS);
+        assert_eq!(cut(&"é".repeat(501), WORDS).len(), WORDS - 1);
+        assert_eq!(cut(&"é".repeat(500), WORDS).len(), WORDS);
     }
 
     #[test]

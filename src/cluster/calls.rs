@@ -21,7 +21,7 @@ use super::node_view::NodeView;
 use super::places::in_a_place;
 use super::pods::{PodName, PodView};
 use super::seen::Seen;
-use crate::telemetry::chain;
+use crate::telemetry::{chain, cut};
 
 /// Longest note that the API server takes in an Event, in bytes.
 ///
@@ -64,15 +64,6 @@ impl About<'_> {
             Self::ConfigMap(..) => "ChooseGroup",
         }
     }
-}
-
-/// The text as an Event takes it: what does not fit ends in an ellipsis.
-fn note(text: &str) -> String {
-    const CUT: &str = "…";
-    if text.len() <= NOTE_LIMIT {
-        return text.to_owned();
-    }
-    format!("{}{CUT}", &text[..text.floor_char_boundary(NOTE_LIMIT - CUT.len())])
 }
 
 /// Largest answer to an eviction that is read.
@@ -324,7 +315,7 @@ impl Cluster {
             reporting_instance: Some("ebbtide".into()),
             action: Some(about.action().into()),
             reason: Some(reason.to_owned()),
-            note: Some(note(text)),
+            note: Some(cut(text, NOTE_LIMIT)),
             type_: Some(if warning { "Warning" } else { "Normal" }.into()),
             regarding: Some(regarding),
             ..Event::default()

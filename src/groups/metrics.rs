@@ -98,6 +98,7 @@ mod tests {
     use super::*;
     use crate::aws::AutoScalingGroup;
     use crate::groups::{Group, Snapshot};
+    use crate::telemetry::captured;
     use crate::template::{Difference, Template};
 
     #[test]
@@ -114,10 +115,7 @@ mod tests {
         };
         let seen = Difference { memory: 0.05, ..Difference::default() };
         groups.publish(Snapshot::new(Timestamp::UNIX_EPOCH, [group("new", None), group("web", Some(seen))]));
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Templates(groups)));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).expect("is encoded");
+        let text = captured::page(|registry| registry.register_collector(Box::new(Templates(groups))));
         let memory = r#"ebbtide_template_difference_ratio{group="web",resource="memory"} 0.05"#;
         assert!(text.contains(memory), "{text}");
         assert_eq!(text.matches("group=\"web\"").count(), 4);

@@ -141,16 +141,16 @@ impl Drop for Timed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::captured;
 
     #[test]
     fn a_call_is_recorded_however_it_ends() {
-        let mut registry = Registry::default();
-        let metrics = RpcMetrics::register(&mut registry);
-        metrics.start(Rpc::GPULabel).ends(Code::Ok);
-        metrics.start(Rpc::NodeGroupDeleteNodes).ends(Code::FailedPrecondition);
-        drop(metrics.start(Rpc::Refresh));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).expect("writes to a string");
+        let text = captured::page(|registry| {
+            let metrics = RpcMetrics::register(registry);
+            metrics.start(Rpc::GPULabel).ends(Code::Ok);
+            metrics.start(Rpc::NodeGroupDeleteNodes).ends(Code::FailedPrecondition);
+            drop(metrics.start(Rpc::Refresh));
+        });
         for labels in [
             r#"rpc="GPULabel",code="OK""#,
             r#"rpc="NodeGroupDeleteNodes",code="FAILED_PRECONDITION""#,

@@ -16,6 +16,7 @@ use super::turn::Ahead;
 use super::waiting::{WaitReason, Waiting};
 use crate::cluster::{Cordon, PodName};
 use crate::k8s::NodeName;
+use crate::telemetry::cut;
 
 /// What lasts longer than this is announced again.
 pub const ANNOUNCE_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(5);
@@ -724,14 +725,6 @@ fn plain(text: &str, room: usize) -> String {
         c => c,
     };
     cut(text, room).chars().map(plain).collect()
-}
-
-/// The text, in no more than `room` bytes.
-fn cut(text: &str, room: usize) -> String {
-    if text.len() <= room {
-        return text.to_owned();
-    }
-    format!("{}…", &text[..text.floor_char_boundary(room - '…'.len_utf8())])
 }
 
 /// As many of these as there is room for, and how many more there are.

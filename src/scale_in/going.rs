@@ -33,16 +33,16 @@ impl Going {
     pub(super) fn see(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
         self.0.retain(|uid, _| pods.contains_key(uid));
         for (uid, pod) in pods {
-            let known = self.0.get(uid).copied();
-            let seen = pod.deletion_timestamp.map(|_| {
-                let grace =
-                    SignedDuration::from_secs(pod.deletion_grace_seconds.unwrap_or(pod.grace_seconds));
+            let asked = pod.deletion_timestamp.is_some();
+            let grace = SignedDuration::from_secs(pod.deletion_grace_seconds.unwrap_or(pod.grace_seconds));
+            let seen_to_be_asked =
+                |has_begun_since| asked.then_some(Seen { asked: now, has_begun_since, grace });
+            match self.0.get_mut(uid) {
+                None => drop(self.0.insert(uid.clone(), seen_to_be_asked(false))),
                 // A second request gives it less time, from when the first one came.
-                known.flatten().map_or(Seen { asked: now, has_begun_since: known.is_some(), grace }, |seen| {
-                    Seen { grace, ..seen }
-                })
-            });
-            self.0.insert(uid.clone(), seen);
+                Some(Some(seen)) if asked => seen.grace = grace,
+                Some(seen) => *seen = seen_to_be_asked(true),
+            }
         }
     }
 

@@ -278,9 +278,7 @@ impl Metrics {
             self.margins.observe(left.as_secs_f64());
         }
     }
-}
 
-impl Metrics {
     /// Drops what is counted by group of those that are not there any more.
     pub(super) fn keep_groups(&self, is_there: impl Fn(&GroupName) -> bool) {
         for group in self.beating.lock().extract_if(.., |group| !is_there(group)) {
@@ -440,13 +438,12 @@ mod tests {
     use super::*;
     use crate::cluster::PodName;
     use crate::scale_in::waiting::{Progress, Waiting};
+    use crate::telemetry::captured;
 
     fn page(metrics: &Metrics, board: Arc<Board>) -> String {
-        let mut registry = Registry::default();
-        metrics.register(&mut registry, Arc::default(), board, Arc::default(), Clock::system());
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, &registry).expect("encodes");
-        page
+        captured::page(|registry| {
+            metrics.register(registry, Arc::default(), board, Arc::default(), Clock::system());
+        })
     }
 
     #[test]

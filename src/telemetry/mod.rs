@@ -133,12 +133,22 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// What tests read of the log.
+/// The text, in no more than `room` bytes: what does not fit ends in an ellipsis.
+pub(crate) fn cut(text: &str, room: usize) -> String {
+    if text.len() <= room {
+        return text.to_owned();
+    }
+    format!("{}…", &text[..text.floor_char_boundary(room - '…'.len_utf8())])
+}
+
+/// What tests read of the log, and of the metrics.
 #[cfg(any(test, feature = "simulate"))]
 pub mod captured {
     use std::sync::{Arc, LazyLock};
 
     use parking_lot::Mutex;
+    #[cfg(test)]
+    use prometheus_client::{encoding::text::encode, registry::Registry};
     use tracing::Dispatch;
     use tracing::subscriber::NoSubscriber;
 
@@ -174,6 +184,15 @@ pub mod captured {
         let warnings = text.lines().filter(|line| line.contains("WARN"));
         let group = |line: &str| Some(line.split_once("group=\"")?.1.split_once('"')?.0.to_owned());
         warnings.map(|line| group(line).expect("a warning names its group")).collect()
+    }
+
+    /// The page of these metrics.
+    #[cfg(test)]
+    pub(crate) fn page(register: impl FnOnce(&mut Registry)) -> String {
+        let (mut registry, mut page) = (Registry::default(), String::new());
+        register(&mut registry);
+        encode(&mut page, &registry).expect("writes to a string");
+        page
     }
 
     /// A second subscriber, which hears nothing. While there is one alone, a line that another thread is the first to reach is

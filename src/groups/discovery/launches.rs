@@ -101,21 +101,12 @@ mod tests {
     use std::sync::Arc;
 
     use jiff::Timestamp;
-    use prometheus_client::encoding::text::encode;
-    use prometheus_client::registry::Registry;
     use tracing::Level;
 
     use super::*;
     use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
     use crate::clock::Clock;
     use crate::telemetry::captured::{self, warned_groups};
-
-    fn shown(metrics: &LaunchMetrics) -> String {
-        let (mut registry, mut text) = (Registry::default(), String::new());
-        metrics.register(&mut registry);
-        encode(&mut text, &registry).expect("encodes");
-        text
-    }
 
     /// A group of which one instance lives.
     fn group(desired: i32, fails: bool) -> Group {
@@ -156,9 +147,10 @@ mod tests {
             message: String::new(),
         };
         launches.count(&"g".into(), &[failed], &metrics);
-        assert!(shown(&metrics).contains("group=\"g\""));
+        let is_shown = || captured::page(|registry| metrics.register(registry)).contains("group=\"g\"");
+        assert!(is_shown());
         launches.note(&[], &metrics);
-        assert!(!shown(&metrics).contains("group=\"g\""));
+        assert!(!is_shown());
         launches.note(&[group(2, false)], &metrics);
         assert!(launches.failing.is_empty());
         assert!(!log.text().contains("fail no more"), "{}", log.text());

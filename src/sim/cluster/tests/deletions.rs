@@ -11,6 +11,12 @@ fn grace(seconds: u32) -> DeleteParams {
     DeleteParams::default().grace_period(seconds)
 }
 
+/// Waits until its containers end so. How many seconds after `asked` that is.
+async fn ends_after(sim: &Sim, asked: Timestamp, so: impl Fn(&Event) -> bool) -> i64 {
+    sim.until("they end", |cluster| cluster.happened(&so)).await;
+    moment(&sim.cluster, so).duration_since(asked).as_secs()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_running_pod_is_given_its_grace_and_goes_when_it_has_exited() {
     let sim = sim();
@@ -55,10 +61,7 @@ async fn a_second_delete_can_shorten_but_not_lengthen() {
     let before = sim.now();
     let shorter = sim.pods().delete("slow", &grace(7)).await.unwrap().unwrap_left();
     assert_eq!(shorter.metadata.deletion_grace_period_seconds, Some(7));
-    sim.until("the pod is cut", |cluster| cluster.happened(|event| matches!(event, Event::CutShort { .. })))
-        .await;
-    let cut = moment(&sim.cluster, |event| matches!(event, Event::CutShort { .. }));
-    assert_eq!(cut.duration_since(before).as_secs(), 7);
+    assert_eq!(ends_after(&sim, before, |event| matches!(event, Event::CutShort { .. })).await, 7);
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,9 +72,7 @@ async fn no_grace_removes_the_object_at_once_and_leaves_the_containers_two_secon
     let asked = sim.now();
     sim.pods().delete("web", &grace(0)).await.unwrap();
     assert!(sim.cluster.pod("web").is_none());
-    let cut = |event: &Event| matches!(event, Event::CutShort { .. });
-    sim.until("it is cut", |cluster| cluster.happened(cut)).await;
-    assert_eq!(moment(&sim.cluster, cut).duration_since(asked).as_secs(), 2);
+    assert_eq!(ends_after(&sim, asked, |event| matches!(event, Event::CutShort { .. })).await, 2);
 }
 
 /// The API server has the shorter grace, and what runs has the first one.
@@ -86,9 +87,7 @@ async fn less_grace_in_a_second_delete_is_too_late_for_containers_that_have_been
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     assert!(sim.cluster.pod("web").is_none());
-    let exited = |event: &Event| matches!(event, Event::PodExited { .. });
-    sim.until("it exits", |cluster| cluster.happened(exited)).await;
-    assert_eq!(moment(&sim.cluster, exited).duration_since(asked).as_secs(), 40);
+    assert_eq!(ends_after(&sim, asked, |event| matches!(event, Event::PodExited { .. })).await, 40);
 }
 
 #[tokio::test(start_paused = true)]
