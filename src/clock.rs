@@ -4,8 +4,9 @@
 //! setting the wall clock neither stops a heartbeat nor ends a grace period. Decisions take `now` as an argument; loops
 //! and adapters ask for it. In a paused runtime (tests, `ebbtide simulate`) it moves with the timers.
 //!
-//! [`Clock::wall`] is for what others read (records, Events, taints). Moments that others wrote are converted to our
-//! clock by [`Clock::ahead`].
+//! [`Clock::cluster`] is the API server's, which dates each of its answers: for what is written into the cluster (records, Events, taints) and
+//! read from there, whatever this machine's clock says. So all replicas agree. [`Clock::wall`] is the machine's, for all else. Moments that
+//! others wrote are converted to our clock by [`Clock::cluster_ahead`] and [`Clock::ahead`].
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
@@ -13,14 +14,20 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The time of this process, and the wall clock's.
+/// Dates of answers are of whole seconds: their clock read up to this much more.
+const DATED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
+
+/// The time of this process, the wall clock's, and the API server's.
 #[derive(Clone, Debug)]
 pub struct Clock {
     origin: Timestamp,
     since: Instant,
     wall: Wall,
+    /// By how much the API server's clock is ahead of ours; `None` until it has told.
+    cluster_ahead: Arc<Mutex<Option<SignedDuration>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -35,12 +42,16 @@ impl Clock {
     /// The machine's clock.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
     pub fn system() -> Self {
-        Self { origin: Timestamp::now(), since: Instant::now(), wall: Wall::System }
+        Self::new(Timestamp::now(), Wall::System)
     }
 
     /// A clock that reads `origin` now. Only [`step`](Self::step) sets its wall clock.
     pub fn starting_at(origin: Timestamp) -> Self {
-        Self { origin, since: Instant::now(), wall: Wall::Stepped(Arc::default()) }
+        Self::new(origin, Wall::Stepped(Arc::default()))
+    }
+
+    fn new(origin: Timestamp, wall: Wall) -> Self {
+        Self { origin, since: Instant::now(), wall, cluster_ahead: Arc::default() }
     }
 
     /// A clock that reads the same now, with a wall clock of its own.
@@ -66,6 +77,28 @@ impl Clock {
     /// By how much the wall clock is ahead of ours now.
     pub fn ahead(&self) -> SignedDuration {
         self.wall().duration_since(self.now())
+    }
+
+    /// What the API server's clock reads, within a second; until it has told, what the wall clock does.
+    pub fn cluster(&self) -> Timestamp {
+        later(self.now(), self.cluster_ahead())
+    }
+
+    /// By how much the API server's clock is ahead of ours.
+    pub fn cluster_ahead(&self) -> SignedDuration {
+        self.cluster_ahead.lock().unwrap_or_else(|| self.ahead())
+    }
+
+    /// The API server has dated an answer that was sent for at `sent`, by our clock, and has just come. It did so at some moment since: an
+    /// answer that comes late tells little, and moves nothing that may be right.
+    pub fn note_dated(&self, date: Timestamp, sent: Timestamp) {
+        if !is_plausible(date) {
+            return;
+        }
+        let least = date.duration_since(self.now());
+        let most = later(date, DATED_WITHIN).duration_since(sent);
+        let mut ahead = self.cluster_ahead.lock();
+        *ahead = Some(ahead.unwrap_or_else(|| self.ahead()).min(most).max(least));
     }
 
     /// Sets a simulated wall clock forward or back. Does nothing to the machine's.
@@ -162,6 +195,28 @@ mod tests {
         assert_eq!((clock.now(), clock.wall()), (at(1_005), at(1_005 - 3_600)));
         assert_eq!(clock.ahead(), SignedDuration::from_hours(-1));
         assert_eq!(other.wall(), at(1_005));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_api_servers_clock_is_known_within_a_second_and_an_answer_that_comes_late_moves_nothing() {
+        let at = |second: i64| at(1_700_000_000 + second);
+        let clock = Clock::starting_at(at(0));
+        clock.step(SignedDuration::from_hours(1));
+        assert_eq!(clock.cluster(), at(3_600), "until it tells, the wall clock is believed");
+        for (theirs, known) in [(-50, -49), (0, 0), (1, 1)] {
+            clock.note_dated(at(theirs), at(0));
+            assert_eq!(clock.cluster(), at(known), "{theirs}");
+        }
+        clock.step(SignedDuration::from_hours(1));
+        assert_eq!(clock.cluster(), at(1), "the wall clock matters no more");
+        // Sent at 0, and answered at once, or later; taken in a minute later.
+        tokio::time::advance(Duration::from_secs(60)).await;
+        for theirs in [0, 30, 61] {
+            clock.note_dated(at(theirs), at(0));
+            assert_eq!(clock.cluster(), at(61), "{theirs}");
+        }
+        clock.note_dated(Timestamp::UNIX_EPOCH, at(60));
+        assert_eq!(clock.cluster(), at(61), "no clock reads that");
     }
 
     #[test]

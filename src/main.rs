@@ -94,10 +94,11 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
         let clock = Clock::system();
         let cluster =
             Cluster::connect_to(options.kubeconfig.as_deref(), options.context.as_deref(), None).await?;
+        let cluster = cluster.telling(&clock);
         let mut interrupt = signal(SignalKind::interrupt())?;
         loop {
-            let told = commands::status::look(&cluster, clock.wall()).await?;
-            let text = commands::status::render(&told, options.output, style(), clock.wall());
+            let told = commands::status::look(&cluster, &clock).await?;
+            let text = commands::status::render(&told, options.output, style(), clock.cluster());
             let clear = if options.watch && std::io::stdout().is_terminal() { CLEAR } else { "" };
             write(&format!("{clear}{text}"))?;
             if !options.watch {
@@ -111,15 +112,15 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
     })?
 }
 
-async fn connect(look: &LookOptions) -> anyhow::Result<Cluster> {
+async fn connect(look: &LookOptions, clock: &Clock) -> anyhow::Result<Cluster> {
     let (context, namespace) = (look.context.as_deref(), look.namespace.as_deref());
-    Ok(Cluster::connect_to(look.config.kubeconfig.as_deref(), context, namespace).await?)
+    Ok(Cluster::connect_to(look.config.kubeconfig.as_deref(), context, namespace).await?.telling(clock))
 }
 
 fn check(options: &LookOptions) -> anyhow::Result<u8> {
     app::block_on(async {
         let (clock, config) = (Clock::system(), &options.config);
-        let cluster = connect(options).await?;
+        let cluster = connect(options, &clock).await?;
         let aws = app::connect_aws(config).await?;
         let facts = commands::check::gather(&cluster, &aws, config, &clock).await;
         let report = commands::check::Report::of(&facts);
@@ -140,10 +141,10 @@ fn plan(options: &PlanOptions) -> anyhow::Result<()> {
     app::block_on(async {
         let (clock, look) = (Clock::system(), &options.look);
         let config = &look.config;
-        let cluster = connect(look).await?;
+        let cluster = connect(look, &clock).await?;
         let aws = if config.selectors.is_empty() { None } else { Some(app::connect_aws(config).await?) };
         let preview = commands::plan::look(&cluster, aws.as_ref(), options, &clock).await?;
-        write(&commands::plan::render(&preview, look.output, style(), clock.wall()))
+        write(&commands::plan::render(&preview, look.output, style(), clock.cluster()))
     })?
 }
 

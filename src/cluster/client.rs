@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::connect;
 use super::requests::Requests;
 use super::rewind::Rewinds;
+use crate::clock::Clock;
 use crate::dry_run::DryRun;
 
 /// A watch that has shown no life for this long counts as broken. A healthy one is renewed every minute, and two
@@ -85,6 +86,13 @@ impl Cluster {
     #[must_use]
     pub fn in_dry_run(self, dry_run: &DryRun) -> Self {
         self.requests.dry_run(dry_run);
+        self
+    }
+
+    /// The same cluster, which tells this clock what the API server's reads.
+    #[must_use]
+    pub fn telling(self, clock: &Clock) -> Self {
+        self.requests.tell(clock);
         self
     }
 

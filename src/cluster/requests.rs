@@ -1,5 +1,5 @@
-//! Counts every request to the API server (`ebbtide_api_requests_total`) and measures how long each watch has shown no
-//! life (`ebbtide_watch_age_seconds`).
+//! Counts every request to the API server (`ebbtide_api_requests_total`), measures how long each watch has shown no
+//! life (`ebbtide_watch_age_seconds`), and reads off each answer what time it is there.
 //!
 //! An idle watch is not a broken one. Whatever comes over it shows that it lives (events, and the bookmarks that the
 //! API server sends about once a minute), and so does its renewal every [`WATCH_SECONDS`]. `kube` reports neither, so
@@ -13,8 +13,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, Uri};
+use http::header::DATE;
+use http::{HeaderMap, Method, Request, Response, Uri};
 use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
 use kube::client::Body;
 use kube::core::Status;
 use parking_lot::Mutex;
@@ -28,6 +31,7 @@ use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 
 use super::answer::DRY_RUN;
+use crate::clock::Clock;
 use crate::dry_run::{self, DryRun};
 
 /// The verb.
@@ -152,6 +156,13 @@ fn asked(method: &Method, uri: &Uri) -> (Verb, Resource) {
     (verb, resource)
 }
 
+/// When an answer was given, by the clock of who gave it.
+///
+/// Source: [RFC 9110, Date](https://www.rfc-editor.org/rfc/rfc9110#field.date).
+fn date(headers: &HeaderMap) -> Option<Timestamp> {
+    DateTimeParser::new().parse_timestamp(headers.get(DATE)?).ok()
+}
+
 /// Counters of the requests to one API server.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
@@ -159,6 +170,8 @@ pub(super) struct Requests {
     heard: Arc<Heard>,
     /// If there, nothing is changed.
     dry_run: Arc<OnceLock<DryRun>>,
+    /// Told what the API server's clock reads.
+    clock: Arc<OnceLock<Clock>>,
 }
 
 /// When each watch last showed life.
@@ -188,7 +201,12 @@ impl Heard {
 impl Default for Requests {
     fn default() -> Self {
         let heard = Heard { since: Instant::now(), last: Mutex::default() };
-        Self { counts: Family::default(), heard: Arc::new(heard), dry_run: Arc::default() }
+        Self {
+            counts: Family::default(),
+            heard: Arc::new(heard),
+            dry_run: Arc::default(),
+            clock: Arc::default(),
+        }
     }
 }
 
@@ -206,6 +224,11 @@ impl Requests {
     /// From now on refuses to send whatever changes something, and notes it.
     pub(super) fn dry_run(&self, dry_run: &DryRun) {
         let _ = self.dry_run.set(dry_run.clone());
+    }
+
+    /// From now on tells this clock what the API server's reads.
+    pub(super) fn tell(&self, clock: &Clock) {
+        let _ = self.clock.set(clock.clone());
     }
 
     /// Whether each watch has shown life at all.
@@ -243,7 +266,12 @@ impl Requests {
         // A caller that has waited long enough drops this.
         let mut counted =
             Counted { counts: &self.counts, labels: Labels { verb, resource, outcome: Outcome::given_up } };
+        let clock = self.clock.get();
+        let sent = clock.map(Clock::now);
         let answer = client.send(request).await;
+        if let Some(date) = answer.as_ref().ok().and_then(|answer| date(answer.headers())) {
+            clock.zip(sent).inspect(|(clock, sent)| clock.note_dated(date, *sent));
+        }
         counted.labels.outcome =
             answer.as_ref().map_or(Outcome::unreachable, |answer| Outcome::of(answer.status().as_u16()));
         drop(counted);
@@ -292,6 +320,8 @@ impl Collector for Ages {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -329,5 +359,17 @@ mod tests {
         ] {
             assert_eq!(asked(&method, &path.parse().expect("a path")), expected, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn an_answer_is_dated_as_http_says_or_not_at_all() {
+        let dated =
+            |text: &'static str| date(&HeaderMap::from_iter([(DATE, HeaderValue::from_static(text))]));
+        let expected = "2026-11-28T17:43:47Z".parse().expect("a moment");
+        assert_eq!(dated("Sat, 28 Nov 2026 17:43:47 GMT"), Some(expected));
+        for text in ["", "yesterday", "Sat, 28 Nov 2026"] {
+            assert_eq!(dated(text), None, "{text}");
+        }
+        assert_eq!(date(&HeaderMap::new()), None);
     }
 }

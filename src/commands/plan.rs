@@ -48,7 +48,7 @@ pub async fn look(
         place,
         settings: options.look.config.scale_in_settings(),
     };
-    Ok(preview(&facts, options.cause, clock.wall()))
+    Ok(preview(&facts, options.cause, clock.cluster()))
 }
 
 /// Looks up the group of the Node's instance, as `serve` does.

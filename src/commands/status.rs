@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::output::{Style, columns, document, lasted, plain};
 use super::{CommandError, reading};
-use crate::clock::elapsed;
+use crate::clock::{Clock, elapsed};
 use crate::cluster::record::Phase;
 use crate::cluster::{ApiError, Budget, Cluster, NodeView, PodView, Store};
 use crate::config::Output;
@@ -31,8 +31,9 @@ pub struct Told {
 }
 
 /// Looks at Nodes, and at the pods of those that drain.
-pub async fn look(cluster: &Cluster, now: Timestamp) -> Result<Told, CommandError> {
+pub async fn look(cluster: &Cluster, clock: &Clock) -> Result<Told, CommandError> {
     let nodes = cluster.list_nodes().await.map_err(reading("Nodes"))?;
+    let now = clock.cluster();
     let mut leaving: Vec<ScaleIn> = nodes.iter().filter_map(|node| ScaleIn::of(node, now)).collect();
     leaving.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
     let cordoned = Cordoned::among(&nodes);

@@ -250,7 +250,7 @@ fn is_on_its_way_in(
 /// What AWS has told of the end of a Node's instance, unless the machine has started since.
 pub(super) fn expected(shared: &Shared, node: &NodeView) -> Option<Expected> {
     let expected = shared.notices.expected(node.instance.as_ref()?)?;
-    (!expected.is_refuted_by(node, shared.clock.ahead())).then_some(expected)
+    (!expected.is_refuted_by(node, shared.clock.cluster_ahead())).then_some(expected)
 }
 
 /// Where a Node's instance is, by the last refresh.

@@ -66,7 +66,7 @@ pub(super) enum Ended {
     ScaleIn(Cause, Ending),
 }
 
-/// A phase and when it began, by the wall clock.
+/// A phase and when it began, by the API server's clock.
 pub(super) type Stage = (Phase, Timestamp);
 
 /// Something that was asked for in a scale-in.

@@ -197,7 +197,7 @@ impl Intents {
             if view.scale_in().is_some_and(|record| record.release != Release::Terminate) {
                 return Ok(Accepted::Already);
             }
-            let now = self.clock.wall();
+            let now = self.clock.cluster();
             let ours = our_limit(self.groups.latest().as_deref(), &self.settings, group);
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
@@ -283,7 +283,7 @@ impl ScaleIns for Intents {
     }
 
     fn leaves(&self, group: &GroupName, instance: &Instance) -> Leaves {
-        let described = || Some(later(self.groups.latest()?.taken_at, self.clock.ahead()));
+        let described = || Some(later(self.groups.latest()?.taken_at, self.clock.cluster_ahead()));
         context::leaves(&self.nodes, group, instance, described)
     }
 

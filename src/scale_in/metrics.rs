@@ -318,7 +318,7 @@ impl UnderWay {
         let mut cordoned = CORDONS.map(|cause| (cause, 0_i64));
         let mut oldest = Duration::ZERO;
         let mut nearest: Option<Duration> = None;
-        let now = self.clock.wall();
+        let now = self.clock.cluster();
         for node in self.nodes.all() {
             let causes = node.closed_for().map(Cordon::causes).unwrap_or_default();
             for (_, count) in cordoned.iter_mut().filter(|(cause, _)| causes.contains(cause)) {

@@ -44,7 +44,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
         group: &group.asg,
         at_once: shared.settings.operator_at_once.of(size(&group.asg)),
         now: shared.clock.now(),
-        wall: shared.clock.wall(),
+        cluster_now: shared.clock.cluster(),
         may_lose: RefCell::default(),
         may_wait: &|instance| shared.notices.may_wait(instance, shared.clock.now()),
     };
@@ -67,7 +67,7 @@ struct Queue<'a> {
     /// How many go on at once.
     at_once: usize,
     now: Timestamp,
-    wall: Timestamp,
+    cluster_now: Timestamp,
     /// Whether the group may lose an instance of this weight, as far as it has been asked: that goes through the group.
     may_lose: RefCell<BTreeMap<i32, bool>>,
     /// Whether the instance has maintenance that is far away.
@@ -141,7 +141,7 @@ impl Queue<'_> {
         }
         // Who has had a turn that came to nothing is behind those who have had none.
         let place = |id: &InstanceId, since: Option<Timestamp>| {
-            (given.get(id).copied(), since.unwrap_or(self.wall).min(self.wall))
+            (given.get(id).copied(), since.unwrap_or(self.cluster_now).min(self.cluster_now))
         };
         let mine = waiting.iter().find(|(other, ..)| *other == id);
         // With launches that fail, what is replaced would empty the group, and holds nothing else up.
@@ -281,7 +281,7 @@ mod tests {
                 group: &self.group,
                 at_once: 1,
                 now: at(second),
-                wall: at(second),
+                cluster_now: at(second),
                 may_lose: RefCell::default(),
                 may_wait: &|id| self.far.contains(id),
             };

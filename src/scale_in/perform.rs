@@ -85,9 +85,9 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::CompleteHook { hook, instance } => async move {
-            let began = shared.clock.wall();
+            let began = shared.clock.cluster();
             let result = shared.aws.complete(&hook.group, &hook.name, &instance).await;
-            let took = [began, shared.clock.wall()];
+            let took = [began, shared.clock.cluster()];
             shared.history.note_call(&node.name, Operation::CompleteLifecycleAction, took, &result);
             Outcome::Completed { hook, instance, result }
         }
@@ -99,7 +99,7 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::Report(state) => async move {
-            let report = shared.cluster.report_drain(&node, state, shared.clock.wall());
+            let report = shared.cluster.report_drain(&node, state, shared.clock.cluster());
             let reported = unless_stopped(&shared, report).await;
             Outcome::Reported(state, reported.map(Box::new))
         }
@@ -194,7 +194,7 @@ async fn delete(
 ) -> Outcome {
     if owner.is_some() {
         // As the eviction API does: a Job's podFailurePolicy can then tell this from a failure. Not worth the pod's time.
-        let told = shared.cluster.note_disruption(&pod, &uid, shared.clock.wall());
+        let told = shared.cluster.note_disruption(&pod, &uid, shared.clock.cluster());
         match tokio::time::timeout(NOTE_WITHIN, told).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -224,7 +224,7 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: Sc
     } else {
         tracing::info!(node = node.name.as_str(), reason, note, "Event on the Node");
     }
-    let now = shared.clock.wall();
+    let now = shared.clock.cluster();
     let told = shared.cluster.announce(About::Node(&node), reason, &note, warning, now);
     let told = unless_stopped(&shared, told).await;
     if let Err(error) = told
@@ -238,7 +238,7 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: Sc
 /// For people only: tried once, and told rarely if it does not work, as where the right to it was left out.
 async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: ScaleInEvent) -> Outcome {
     let ScaleInEvent { reason, note, warning, .. } = event;
-    let now = shared.clock.wall();
+    let now = shared.clock.cluster();
     let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now);
     let told = unless_stopped(&shared, told).await;
     let outage = &mut shared.pod_events.lock().outage;

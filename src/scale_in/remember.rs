@@ -158,14 +158,14 @@ impl Worker {
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::Deletion) => ("deleted", None),
             (Answer::Busy(..) | Answer::Unclear(_), _) => return,
         };
-        let now = self.shared.clock.wall();
+        let now = self.shared.clock.cluster();
         let step = Step { name, pod: Some(pod.clone()), began: now, ended: now, told };
         self.shared.history.note(&self.name, step);
     }
 
     /// AWS was told to end the instance.
     fn note_release(&mut self) {
-        if let Some(after) = self.shared.history.released(&self.name, self.shared.clock.wall()) {
+        if let Some(after) = self.shared.history.released(&self.name, self.shared.clock.cluster()) {
             self.shared.metrics.released(after);
         }
     }

@@ -31,8 +31,8 @@ use crate::k8s::names;
 pub struct Situation<'a> {
     /// Now, by our clock that never steps.
     pub now: Timestamp,
-    /// Now, by the wall clock: for values that others read at once.
-    pub wall: Timestamp,
+    /// Now, by the API server's clock: for values that others read at once.
+    pub cluster_now: Timestamp,
     /// How far the clock of the record and of the API server is ahead of ours.
     pub ahead: SignedDuration,
     /// When this run first saw a record on the Node.
@@ -115,7 +115,7 @@ impl Situation<'_> {
             // Our taint takes the place of the one that tells so, and DaemonSet pods are to be guarded from that drain.
             marks.insert(Mark::Guard);
         }
-        node_patch::with_record_over(self.node, marks, &record.moved(self.ahead), self.wall)
+        node_patch::with_record_over(self.node, marks, &record.moved(self.ahead), self.cluster_now)
     }
 
     /// Whether cluster-autoscaler drains the node, by its taint. On a Node that we scale in it is ours.
@@ -158,11 +158,11 @@ impl Situation<'_> {
         if away {
             return;
         }
-        if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.wall) {
+        if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.cluster_now) {
             self.patch(plan, patch, Vec::new());
         } else {
-            let expires = node_patch::taint_expires(self.node).unwrap_or(self.wall);
-            plan.wake(later(self.now, expires.duration_since(self.wall)));
+            let expires = node_patch::taint_expires(self.node).unwrap_or(self.cluster_now);
+            plan.wake(later(self.now, expires.duration_since(self.cluster_now)));
         }
     }
 

@@ -117,11 +117,11 @@ async fn is_held_by_ours_alone(shared: &Shared, one: &Termination) -> Result<(),
 /// The caller tells of an error.
 async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> Result<(), AwsError> {
     let Termination { node, group, instance, decrement } = one;
-    let began = shared.clock.wall();
+    let began = shared.clock.cluster();
     let result = shared.aws.terminate(&instance, decrement).await;
     if let Some(node) = &node {
         let (operation, took) =
-            (Operation::TerminateInstanceInAutoScalingGroup, [began, shared.clock.wall()]);
+            (Operation::TerminateInstanceInAutoScalingGroup, [began, shared.clock.cluster()]);
         shared.history.note_call(node, operation, took, &result);
     }
     let node = node.as_deref();

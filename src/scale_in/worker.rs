@@ -52,7 +52,7 @@ const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 /// server lets it ([`CHANGED_WITHIN`]), and a watch that broke is back after five seconds.
 const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(CHANGED_WITHIN.as_secs() as i64 + 5);
 
-/// When a Node's record was first seen, and how far the wall clock was ahead of ours then; `None` without a record.
+/// When a Node's record was first seen, and how far the API server's clock was ahead of ours then; `None` without a record.
 /// Outlives a worker that panics.
 pub(super) type RecordSeen = Arc<Mutex<Option<(Timestamp, SignedDuration)>>>;
 
@@ -78,7 +78,7 @@ enum Next {
 /// What is known of a node at one moment.
 struct Observed {
     now: Timestamp,
-    /// How far the wall clock was ahead of ours when the record came, and when that was.
+    /// How far the API server's clock was ahead of ours when the record came, and when that was.
     ahead: SignedDuration,
     record_seen: Timestamp,
     leads: bool,
@@ -140,7 +140,7 @@ pub(super) struct Worker {
     pub(super) are_watches_behind: bool,
     pub(super) memory: Memory,
     pub(super) told: Told,
-    /// The record's moments are read by the wall clock as it was when the record came: later steps do not matter.
+    /// The record's moments are read by the API server's clock as it was when the record came: later steps do not matter.
     record_seen: RecordSeen,
     /// The Node's instance.
     instance: Option<InstanceId>,
@@ -273,7 +273,7 @@ impl Worker {
         let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
         let situation = Situation {
             now,
-            wall: self.shared.clock.wall(),
+            cluster_now: self.shared.clock.cluster(),
             ahead: look.ahead,
             record_seen: look.record_seen,
             leads_since: self.shared.leadership.leads_since(),
@@ -435,7 +435,7 @@ impl Worker {
         if !has_record {
             *seen = None;
         }
-        let first = seen.unwrap_or_else(|| (clock.now(), clock.ahead()));
+        let first = seen.unwrap_or_else(|| (clock.now(), clock.cluster_ahead()));
         *seen = has_record.then_some(first);
         first
     }
@@ -457,12 +457,12 @@ impl Worker {
 
     /// Notes how the scale-in goes on, and tells what of it has ended. Only the leader does: all replicas see the same.
     fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) {
-        let wall = self.shared.clock.wall();
+        let now = self.shared.clock.cluster();
         let ended = match node {
             // It goes on.
             Some(node) if node.scale_in().is_none() && self.memory.lost.is_some() => Vec::new(),
-            Some(node) => self.shared.history.see(&self.name, node.scale_in(), why, wall),
-            None => self.shared.history.gone(&self.name, wall),
+            Some(node) => self.shared.history.see(&self.name, node.scale_in(), why, now),
+            None => self.shared.history.gone(&self.name, now),
         };
         if self.shared.leadership.leads() {
             for ended in ended {

@@ -34,7 +34,7 @@ struct Busy {
     panics: u32,
     /// The pause after a panic is under way, not work.
     rests: bool,
-    /// When the Node's record was first seen, and how far the wall clock was ahead of ours then.
+    /// When the Node's record was first seen, and how far the API server's clock was ahead of ours then.
     record_seen: RecordSeen,
 }
 

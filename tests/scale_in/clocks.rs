@@ -8,7 +8,7 @@ use ebbtide::sim::http::aws_client;
 use jiff::SignedDuration;
 
 use crate::journal_queries::{
-    decrements, in_phase, is_asked, is_released, longest_silence, notes, phase_at, released_at,
+    asked, decrements, in_phase, is_asked, is_released, longest_silence, notes, phase_at, released_at,
 };
 use crate::scene::{Cause, Scene, group, held_group, running, seconds};
 
@@ -96,6 +96,43 @@ async fn pods_that_came_shortly_before_the_cordon_leave_under_their_budget_thoug
     scene.world.aws.set_desired("web", 2);
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_the_pods_of_the_last_minutes_though_the_clock_is_behind() {
+    for by in STEPS {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+        scene.step_clock(by);
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        let began = scene.world.clock.now();
+        scene.until(|w| is_asked(w, "web")).await;
+        let waited = scene.world.clock.now().duration_since(began);
+        assert!(waited <= SignedDuration::from_secs(5), "{waited} with a clock set by {by}");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+/// The API server's controllers date what they make of a Node that is not heard of.
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_lost_five_minutes_after_it_was_heard_of_last_whatever_the_clock_says() {
+    for by in STEPS {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        let web = pod("web").on(&machine.name).grace(30).exits_after(20).tolerates_everything();
+        scene.run([web.annotation("ebbtide/drain", "wait")]).await;
+        scene.step_clock(by);
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.pass_some(seconds(60)).await;
+        scene.world.cluster.crash(&machine.name);
+        scene.until(|w| !w.cluster.is_ready(&machine.name)).await;
+        let silent_since = scene.world.clock.now();
+        scene.until(|w| is_asked(w, "web")).await;
+        let waited = asked(&scene.world, "web")[0].0.duration_since(silent_since);
+        assert!((298..=305).contains(&waited.as_secs()), "{waited} with a clock set by {by}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -103,7 +103,7 @@ async fn somebody_with_a_kubeconfig_sees_whom_a_drain_waits_for_as_the_leader_do
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.pass_some(seconds(10)).await;
     let now = scene.world.clock.now();
-    let told = status::look(&reader(&scene.world), now).await.expect("told");
+    let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
     let [one] = &told.scale_ins[..] else { panic!("one: {told:?}") };
     let mut waiting: Vec<_> =
         one.waiting.iter().flatten().map(|wait| (wait.pod.as_str(), wait.reason)).collect();
@@ -121,20 +121,20 @@ async fn somebody_with_a_kubeconfig_sees_whom_a_drain_waits_for_as_the_leader_do
     scene.until(|w| crate::journal_queries::has_exited(w, "api")).await;
     scene.remove::<k8s_openapi::api::policy::v1::PodDisruptionBudget>("web").await;
     scene.until_gone(&machine).await;
-    let told = status::look(&reader(&scene.world), now).await.expect("told");
+    let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
     assert_eq!(status::render(&told, Output::Table, Style::default(), now), "no scale-in is under way\n");
 }
 
 /// What `ebbtide status` prints.
 pub(crate) async fn status_table(scene: &Scene) -> String {
     let now = scene.world.clock.now();
-    let told = status::look(&reader(&scene.world), now).await.expect("told");
+    let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
     status::render(&told, Output::Table, Style::default(), now)
 }
 
 /// Whom the command says that the one scale-in waits for, and why; the same from the leader.
 async fn told_by_both(scene: &Scene) -> [Vec<(String, String)>; 2] {
-    let told = status::look(&reader(&scene.world), scene.world.clock.now()).await.expect("told");
+    let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
     let leader = crate::status::status(scene.program()).await;
     let by = |told: &Value| {
         let waiting = told["scaleIns"][0]["waiting"].as_array().expect("a list").iter();
@@ -159,7 +159,7 @@ async fn of_a_pod_whose_eviction_is_refused_a_kubeconfig_tells_no_more_than_it_k
     assert_eq!(leader, each("refused"));
     assert_eq!(command, each("unknown"));
     let now = scene.world.clock.now();
-    let told = status::look(&reader(&scene.world), now).await.expect("told");
+    let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
     let wide = status::render(&told, Output::Wide, Style::default(), now);
     assert!(wide.contains("default/web: has not gone; why: Event ScaleInBlocked"), "{wide}");
     assert!(!notes(&scene.world, &machine, "ScaleInBlocked").is_empty());
@@ -210,7 +210,7 @@ async fn somebody_with_a_kubeconfig_sees_whom_a_held_drain_waits_for() {
     scene.scale_in(&machine, Cause::Autoscaler).await;
     for _ in 0..4 {
         scene.pass_some(seconds(60)).await;
-        let told = status::look(&reader(&scene.world), scene.world.clock.now()).await.expect("told");
+        let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
         let [one] = &told.scale_ins[..] else { panic!("one: {told:?}") };
         assert_eq!(one.release.map(|release| release.as_str()), Some("complete-hook"));
         let waiting: Vec<_> =

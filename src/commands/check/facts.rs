@@ -146,7 +146,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
     // Boxed: the futures are large.
     let (rights, pods, deployed, lease, leases) = futures::join!(
         Box::pin(rights(cluster, config)),
-        Box::pin(of_pods(cluster, clock.wall())),
+        Box::pin(of_pods(cluster, clock)),
         Box::pin(cluster.list_deployed()),
         Box::pin(cluster.read_lease(lease_name.as_deref().unwrap_or_default())),
         Box::pin(cluster.list_leases()),
@@ -247,8 +247,9 @@ impl Pods {
     }
 }
 
-async fn of_pods(cluster: &Cluster, now: Timestamp) -> Result<OfPods, ApiError> {
+async fn of_pods(cluster: &Cluster, clock: &Clock) -> Result<OfPods, ApiError> {
     let (nodes, pods) = futures::try_join!(cluster.list_nodes(), cluster.list_pods())?;
+    let now = clock.cluster();
     let instances: BTreeMap<NodeName, InstanceId> =
         nodes.into_iter().filter_map(|node| Some((node.name, node.instance?))).collect();
     let of = |(node, pods)| Some((instances.get::<NodeName>(&node)?.clone(), Pods::of(pods, now)));

@@ -227,7 +227,7 @@ impl Discovery {
         let look_ups = LOOK_UPS - node_groups.len().min(LOOK_UPS_OF_EKS);
         let ((), groups, ()) = tokio::join!(
             self.explain_shortages(shortages, launches, activities, &states),
-            templates.look_up(&self.aws, described, node_groups, now),
+            templates.look_up(&self.aws, described, node_groups, (now, self.clock.cluster())),
             async {
                 if !is_first {
                     let outcome = self.hooks.refresh(&states, look_ups, now).await;

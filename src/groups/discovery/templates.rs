@@ -115,13 +115,13 @@ impl Templates {
         self.node_groups.due(most, now)
     }
 
-    /// The groups with their templates and options, as far as AWS tells.
+    /// The groups with their templates and options, as far as AWS tells, at `now` by our clock and `cluster_now` by the cluster's.
     pub(super) async fn look_up(
         &mut self,
         aws: &Aws,
         described: Vec<Arc<AutoScalingGroup>>,
         due: Vec<Key>,
-        now: Timestamp,
+        (now, cluster_now): (Timestamp, Timestamp),
     ) -> Vec<Group> {
         self.node_groups.refresh(aws, described.iter().map(Arc::as_ref), due, now).await;
         let trouble = self.node_groups.trouble();
@@ -137,10 +137,10 @@ impl Templates {
         }
         let made = groups.iter().zip(resolved);
         let made: Vec<_> =
-            made.map(|(seen, resolved)| self.template(seen, resolved, aws.region(), now)).collect();
+            made.map(|(seen, resolved)| self.template(seen, resolved, aws.region(), cluster_now)).collect();
         let names: BTreeSet<GroupName> = groups.iter().map(|seen| seen.group.asg.name.clone()).collect();
         if let Some(learned) = &self.learned {
-            learned.shown(&names, now);
+            learned.shown(&names, cluster_now);
         }
         self.last.retain(|name, _| names.contains(name));
         self.left_out.retain(|name, _| names.contains(name));
@@ -169,7 +169,7 @@ impl Templates {
         seen: &Seen,
         resolved: Result<Resolved, String>,
         region: &str,
-        now: Timestamp,
+        cluster_now: Timestamp,
     ) -> Made {
         let Seen { group, tags, .. } = seen;
         let is_behind = self.cache.is_behind();
@@ -184,7 +184,7 @@ impl Templates {
         let names: Vec<&str> = resolved.names.iter().map(String::as_str).collect();
         let learned = store.and_then(|store| match described {
             Ok(described) if resolved.left_out.is_none() => {
-                store.learn(&group.asg, &resolved.revisions, &names, described, now)
+                store.learn(&group.asg, &resolved.revisions, &names, described, cluster_now)
             }
             _ => store.known(&group.asg.name),
         });

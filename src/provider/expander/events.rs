@@ -47,7 +47,7 @@ pub async fn publish(
 
 async fn announce(shared: &Shared, about: &PodName, note: &str) -> Result<(), ApiError> {
     let uid = shared.cluster.config_map_uid(&about.name).await?;
-    let now = shared.clock.wall();
+    let now = shared.clock.cluster();
     shared.cluster.announce(About::ConfigMap(about, &uid), REASON, note, false, now).await
 }
 

@@ -267,7 +267,7 @@ fn tell_of_a_wait(shared: &Shared, instance: &InstanceId, held: &Held, fate: Fat
     tracing::info!(
         group = held.group.as_str(),
         instance = instance.as_str(),
-        until = %later(until, shared.clock.ahead()),
+        until = %later(until, shared.clock.cluster_ahead()),
         why,
         "an instance without a Node is held until then, and let go"
     );
@@ -379,7 +379,7 @@ fn noted_timeout(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
 
 /// Instances that AWS was told to end, and when, as the records of their Nodes have it.
 fn told(shared: &Shared) -> BTreeMap<InstanceId, Timestamp> {
-    let ahead = shared.clock.ahead();
+    let ahead = shared.clock.cluster_ahead();
     let told = |node: &NodeView| {
         let record = node.scale_in()?;
         Some((record.instance.clone(), later(record.terminate_at?, -ahead)))

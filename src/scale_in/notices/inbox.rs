@@ -432,12 +432,12 @@ impl Inbox {
             let mut pending = self.waiting.values().flat_map(|waiting| &waiting.pending);
             pending.any(|it| it.instance == *id && it.meaning.closes_for_a_recommendation())
         };
-        let wall = self.shared.clock.wall();
+        let cluster_now = self.shared.clock.cluster();
         let is_closed = |id: &InstanceId| {
             let node = primary(&self.shared.nodes, id).filter(|node| node.scale_in().is_none());
             let cordon = node.and_then(|node| node.cordon.clone());
             let mut reasons = cordon.iter().flat_map(Cordon::reasons);
-            reasons.any(|reason| reason.cause == Cause::RebalanceRecommendation && reason.until > wall)
+            reasons.any(|reason| reason.cause == Cause::RebalanceRecommendation && reason.until > cluster_now)
                 || is_about(id)
         };
         let others = of.asg.live().map(|other| &other.id).filter(|other| *other != instance);
@@ -672,7 +672,7 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
     let node = primary(&shared.nodes, instance);
     let facts = Facts {
         now,
-        ahead: shared.clock.ahead(),
+        ahead: shared.clock.cluster_ahead(),
         lifecycle: found.map(|(_, instance)| instance.lifecycle),
         hook: hook.as_ref().unwrap_or(&HookState::Unknown),
         our_hook: shared.hooks.name(),

@@ -205,7 +205,7 @@ impl<'a> Model<'a> {
         let member = self.facts.member();
         ask(&Situation {
             now: self.now,
-            wall: self.now,
+            cluster_now: self.now,
             ahead: SignedDuration::ZERO,
             record_seen: self.start,
             // Whoever drains the node has led from the beginning.

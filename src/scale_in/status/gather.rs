@@ -14,14 +14,14 @@ use crate::scale_in::context::{Shared, leaves};
 impl Status {
     /// What this process knows now.
     pub fn of(shared: &Shared) -> Self {
-        let (now, wall) = (shared.clock.now(), shared.clock.wall());
+        let (now, cluster_now) = (shared.clock.now(), shared.clock.cluster());
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            at: wall,
+            at: cluster_now,
             dry_run: shared.dry_run.as_ref().map(DryRun::recent),
             leader: leader(shared),
             known: known(shared, now),
-            scale_ins: scale_ins(shared, wall),
+            scale_ins: scale_ins(shared, cluster_now),
             cordoned: Cordoned::among(shared.nodes.all().iter().map(AsRef::as_ref)),
             ended: shared.history.ended().iter().map(Ended::of).collect(),
             groups: groups(shared),
@@ -58,7 +58,7 @@ fn known(shared: &Shared, now: Timestamp) -> Known {
     }
 }
 
-fn scale_ins(shared: &Shared, wall: Timestamp) -> Vec<ScaleIn> {
+fn scale_ins(shared: &Shared, now: Timestamp) -> Vec<ScaleIn> {
     let board = shared.waiting.all();
     let nodes = shared.nodes.all();
     let snapshot = shared.groups.latest();
@@ -68,10 +68,10 @@ fn scale_ins(shared: &Shared, wall: Timestamp) -> Vec<ScaleIn> {
     let of = |node: &NodeView| {
         let Some(record) = node.scale_in() else {
             let group = node.instance.as_ref().and_then(group_of);
-            return ScaleIn::of(node, wall).map(|requested| ScaleIn { group, ..requested });
+            return ScaleIn::of(node, now).map(|requested| ScaleIn { group, ..requested });
         };
         let stages = shared.history.stages(&node.name, record);
-        let told = ScaleIn::of_record(node, record, &stages, wall);
+        let told = ScaleIn::of_record(node, record, &stages, now);
         Some(match board.get(&node.name) {
             Some(progress) => told.with_progress(progress, shared.settings.patience_ends(record)),
             None => told,
@@ -84,7 +84,7 @@ fn scale_ins(shared: &Shared, wall: Timestamp) -> Vec<ScaleIn> {
 
 fn groups(shared: &Shared) -> Vec<GroupStatus> {
     let Some(snapshot) = shared.groups.latest() else { return Vec::new() };
-    let described = || Some(later(snapshot.taken_at, shared.clock.ahead()));
+    let described = || Some(later(snapshot.taken_at, shared.clock.cluster_ahead()));
     let told = snapshot.groups.values().map(|group| {
         let name = &group.asg.name;
         GroupStatus::of(group, &shared.hooks.state(name), |instance| {
@@ -109,7 +109,7 @@ fn queues(shared: &Shared, now: Timestamp) -> Vec<Queue> {
 }
 
 fn notices(shared: &Shared) -> Vec<Notice> {
-    let ahead: SignedDuration = shared.clock.ahead();
+    let ahead: SignedDuration = shared.clock.cluster_ahead();
     let of = |instance| {
         let expected = shared.notices.expected(&instance)?;
         let ends_at = expected.ends_at.map(|at| later(at, ahead));

@@ -1,7 +1,7 @@
 //! What is going on, as data for people: the status page, `/status.json` and `ebbtide status` show it, and nothing else decides
 //! what they say. `docs/status.md` describes the fields.
 //!
-//! It is put together when somebody asks ([`Status::of`]) and costs nothing otherwise. Moments are the wall clock's.
+//! It is put together when somebody asks ([`Status::of`]) and costs nothing otherwise. Moments are the API server's clock's.
 
 mod gather;
 mod groups;

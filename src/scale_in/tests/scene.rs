@@ -302,7 +302,7 @@ impl Scene {
         }
         let mut plan = plan(&Situation {
             now: self.now,
-            wall: self.now,
+            cluster_now: self.now,
             ahead: self.ahead,
             record_seen: at(0),
             leads_since: self.leads_since,

@@ -10,6 +10,7 @@ use futures::StreamExt as _;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -101,17 +102,18 @@ impl World for Cluster {
             }
         };
         let reply = reply.map_err(|_| Lost)?;
+        let dated = date(clock.now());
         if !reply.delay.is_zero() {
             tokio::time::sleep(reply.delay).await;
         }
-        match reply.what {
-            What::Lost => Err(Lost),
+        let mut answer = match reply.what {
+            What::Lost => return Err(Lost),
             What::Whole { code, content_type, retry_after, body } => {
                 let mut whole = response(code, content_type, body);
                 if let Some(seconds) = retry_after {
                     whole.headers_mut().insert(http::header::RETRY_AFTER, seconds.into());
                 }
-                Ok(whole)
+                whole
             }
             What::Stream(lines) => {
                 let frames = UnboundedReceiverStream::new(lines).then(move |(arrives, line)| {
@@ -126,8 +128,16 @@ impl World for Cluster {
                 let mut stream = http::Response::new(StreamBody::new(frames).boxed_unsync());
                 let json = http::HeaderValue::from_static("application/json");
                 stream.headers_mut().insert(http::header::CONTENT_TYPE, json);
-                Ok(stream)
+                stream
             }
-        }
+        };
+        answer.headers_mut().insert(http::header::DATE, dated);
+        Ok(answer)
     }
+}
+
+/// Whoever answers dates it, in whole seconds.
+fn date(now: Timestamp) -> http::HeaderValue {
+    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&now).unwrap_or_default();
+    http::HeaderValue::from_str(&date).unwrap_or(http::HeaderValue::from_static(""))
 }

@@ -219,7 +219,7 @@ mod tests {
         let gone = |entry: &aws::Entry| matches!(entry.what, aws::Event::Terminated { .. });
         assert_eq!(cast.world.aws.journal().iter().filter(|entry| gone(entry)).count(), 1);
         let reader = Cluster::new(cast.world.cluster.client());
-        let told = status::look(&reader, cast.world.clock.now()).await.expect("told");
+        let told = status::look(&reader, &cast.world.clock).await.expect("told");
         let [one] = &told.scale_ins[..] else { panic!("one: {told:?}") };
         let waiting: Vec<_> = one.waiting.iter().flatten().map(|wait| wait.text.as_str()).collect();
         assert_eq!(waiting, ["budget default/checkout", "asked not to be disturbed"]);

@@ -309,7 +309,7 @@ impl World {
         let settings = settings();
         let plan = plan(&Situation {
             now,
-            wall: now,
+            cluster_now: now,
             ahead: SignedDuration::ZERO,
             record_seen: at(0),
             leads_since: at(0),
