@@ -195,13 +195,17 @@ fn wrapping(grace: i64) -> SignedDuration {
     SignedDuration::from_nanos(grace.wrapping_mul(1_000_000_000))
 }
 
+/// Less grace counts from the first request, and ends no earlier than now: one second is left of what is over.
 fn mark(value: &mut Value, old: &Object, grace: i64, now: Timestamp) {
     let started = text(&old.value, &["metadata", "deletionTimestamp"])
         .and_then(|end| end.parse::<Timestamp>().ok())
         .zip(integer(&old.value, &["metadata", "deletionGracePeriodSeconds"]))
-        .map_or(now, |(end, grace)| end - wrapping(grace));
+        .map(|(end, grace)| end - wrapping(grace));
+    let ends = started.unwrap_or(now) + wrapping(grace);
+    let is_over = started.is_some() && ends < now;
+    let (ends, grace) = if is_over { (now, grace.min(1)) } else { (ends, grace) };
     let metadata = &mut value["metadata"];
-    metadata["deletionTimestamp"] = stamp(started + wrapping(grace));
+    metadata["deletionTimestamp"] = stamp(ends);
     if old.resource == Resource::Pods {
         metadata["deletionGracePeriodSeconds"] = json!(grace);
     }

@@ -82,10 +82,15 @@ async fn less_grace_in_a_second_delete_is_too_late_for_containers_that_have_been
     sim.cluster.add(node("n1")).add(pod("web").on("n1").grace(60).exits_after(40));
     sim.running("web", 1).await;
     let asked = sim.now();
-    for seconds in [60, 1, 0] {
-        sim.pods().delete("web", &grace(seconds)).await.unwrap();
+    // What would have been over before is over now.
+    for (seconds, ends) in [(60, 60), (3, 5), (1, 5)] {
+        let going = sim.pods().delete("web", &grace(seconds)).await.unwrap().unwrap_left().metadata;
+        assert_eq!(going.deletion_grace_period_seconds, Some(if ends == 60 { 60 } else { 1 }));
+        let ends_after = going.deletion_timestamp.unwrap().0.duration_since(asked);
+        assert!((ends - 1..=ends).contains(&ends_after.as_secs()), "{ends_after}");
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
+    sim.pods().delete("web", &grace(0)).await.unwrap();
     assert!(sim.cluster.pod("web").is_none());
     assert_eq!(ends_after(&sim, asked, |event| matches!(event, Event::PodExited { .. })).await, 40);
 }
