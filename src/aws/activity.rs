@@ -10,7 +10,7 @@ pub struct Activity {
     pub id: String,
     /// When it began.
     pub started: Timestamp,
-    /// `Failed`, `Successful`, `InProgress` and others.
+    /// `Failed`, `Successful`, `Cancelled`, or one of many of those under way.
     pub status: String,
     /// What was attempted: `Launching a new EC2 instance`.
     pub description: String,
@@ -21,6 +21,13 @@ pub struct Activity {
 }
 
 impl Activity {
+    /// Whether it is under way no more.
+    ///
+    /// Source: [Activity](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Activity.html), `StatusCode`.
+    pub fn is_over(&self) -> bool {
+        ["Failed", "Successful", "Cancelled"].contains(&self.status.as_str())
+    }
+
     /// Whether its description names this instance, whatever AWS adds: `Terminating EC2 instance: i-1 - Waiting For ELB Connection
     /// Draining.`
     pub fn names(&self, instance: &str) -> bool {

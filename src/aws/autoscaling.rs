@@ -55,8 +55,27 @@ impl Aws {
         patience: Patience,
         names: &[GroupName],
     ) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(patience, batch, &[]));
+        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.batch(patience, batch));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
+    }
+
+    /// AWS leaves out groups that are missing. Whoever refuses the whole call for one is asked for each.
+    async fn batch(
+        &self,
+        patience: Patience,
+        names: &[GroupName],
+    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        let mut found = match self.groups(patience, names, &[]).await {
+            Err(AwsError::NoSuchGroup { .. }) => Vec::new(),
+            outcome => return outcome,
+        };
+        for name in names.chunks(1).filter(|_| names.len() > 1) {
+            match self.groups(patience, name, &[]).await {
+                Err(AwsError::NoSuchGroup { .. }) => {}
+                outcome => found.extend(outcome?),
+            }
+        }
+        Ok(found)
     }
 
     /// The group of this name, for a change that a caller waits for. `None` if three descriptions in a row leave it out: one
@@ -304,13 +323,14 @@ impl Aws {
                 self.call(Operation::DescribeScalingActivities, LOOK_UP, || call.clone().send()).await?;
             found.extend(page.activities.unwrap_or_default().into_iter().filter_map(Activity::from_sdk));
             token = next_page(page.next_token);
-            let is_past = found.last().is_some_and(|oldest| oldest.started < until);
+            // Those under way come first, whenever they began.
+            let is_past = found.last().is_some_and(|last| last.started < until && last.is_over());
             if token.is_none() || is_past || enough(&found) {
                 break;
             }
         }
         found.retain(|activity| activity.started >= until);
-        // AWS returns this order already; callers rely on it.
+        // Callers rely on this order.
         found.sort_by_key(|activity| std::cmp::Reverse(activity.started));
         Ok(found)
     }

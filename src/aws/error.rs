@@ -206,6 +206,16 @@ const EXPIRED: &[&str] = &[
     "SignatureDoesNotMatch",
 ];
 
+/// Codes of endpoints that do not have an operation.
+const UNKNOWN_OPERATION: &[&str] =
+    &["InvalidAction", "NotImplemented", "UnknownOperation", "UnknownOperationException"];
+
+/// HTTP's status for that, which is none of a server in trouble.
+const NOT_IMPLEMENTED: u16 = 501;
+
+/// HTTP's status for throttling.
+const TOO_MANY_REQUESTS: u16 = 429;
+
 /// Server error codes (same sources). None says whether the call took effect. `ResourceContention`, with status 500, is
 /// "You already have a pending update to an Amazon EC2 Auto Scaling resource", from
 /// [SetDesiredCapacity](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html) and
@@ -236,22 +246,26 @@ impl AwsError {
         let says = |part: &str| text.contains(part);
         let message = message.to_owned();
         match code {
-            _ if THROTTLED.contains(&code) => return Self::Throttled { operation, message },
+            _ if THROTTLED.contains(&code) || status == TOO_MANY_REQUESTS => {
+                return Self::Throttled { operation, message };
+            }
             _ if DENIED.contains(&code) => return Self::Denied { action: operation.action(), message },
             _ if EXPIRED.contains(&code) => return Self::Expired { operation, message },
-            _ if UNWELL.contains(&code) || status >= 500 => {
+            _ if UNWELL.contains(&code) || status >= 500 && status != NOT_IMPLEMENTED => {
                 let source = Arc::new(ServerError { code: code.to_owned(), message });
                 return Self::Unreachable { operation, source };
             }
             // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html and others
-            "ScalingActivityInProgress" => return Self::ScalingActivityInProgress { operation, message },
+            "ScalingActivityInProgress" | "ScalingActivityInProgressFault" => {
+                return Self::ScalingActivityInProgress { operation, message };
+            }
             "InvalidInstanceID.NotFound" => return Self::NoSuchInstance { operation, message },
             // By two names, of which the SDK takes that of the old protocol:
             // https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html
             "AWS.SimpleQueueService.NonExistentQueue" | "QueueDoesNotExist" => {
                 return Self::NoSuchQueue { operation, message };
             }
-            "ValidationError" => {}
+            "ValidationError" | "ValidationException" => {}
             _ => return Self::Other { operation, code: code.to_owned(), message },
         }
         if says("no active lifecycle action") || says("lifecycle hook") && says("not found") {
@@ -313,6 +327,11 @@ impl AwsError {
         )
     }
 
+    /// Whether whoever answers does not know the operation, as AWS knows each.
+    pub fn is_unknown_operation(&self) -> bool {
+        matches!(self, Self::Other { code, .. } if UNKNOWN_OPERATION.contains(&code.as_str()))
+    }
+
     /// Whether AWS has certainly refused the call; otherwise it may have taken effect.
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Self::Unreachable { .. } | Self::Unreadable { .. })
@@ -367,6 +386,7 @@ mod tests {
             ("Throttling", "Rate exceeded", "Throttled"),
             ("RequestLimitExceeded", "Request limit exceeded.", "Throttled"),
             ("ScalingActivityInProgress", "Activity 1 is in progress.", "ScalingActivityInProgress"),
+            ("ScalingActivityInProgressFault", "Activity 1 is in progress.", "ScalingActivityInProgress"),
             ("ResourceContention", "You already have a pending update", "Unreachable"),
             ("ThrottlingException", "Rate exceeded", "Throttled"),
             ("TooManyRequestsException", "Too Many Requests", "Throttled"),
@@ -413,7 +433,9 @@ mod tests {
             ("2 validation errors detected", "Other"),
         ];
         for (message, expected) in table {
-            assert_eq!(variant("ValidationError", message), expected, "{message}");
+            for code in ["ValidationError", "ValidationException"] {
+                assert_eq!(variant(code, message), expected, "{message}");
+            }
         }
     }
 
@@ -437,6 +459,17 @@ mod tests {
             assert_eq!(error.is_refusal(), expected, "{code} {status}");
             assert!(expected || error.is_transient(), "{code} {status}");
         }
+    }
+
+    #[test]
+    fn a_status_says_what_a_code_does_not() {
+        let of = |status, code| {
+            AwsError::of_service(Operation::SetInstanceProtection, status, code, "no such operation")
+        };
+        assert!(matches!(of(429, "NoCode"), AwsError::Throttled { .. }));
+        let unknown = of(501, "NotImplemented");
+        assert!(unknown.is_unknown_operation() && unknown.is_refusal() && !unknown.is_transient());
+        assert!(!of(400, "ValidationError").is_unknown_operation());
     }
 
     #[test]

@@ -38,6 +38,8 @@ const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
 /// The shortest and the longest heartbeat time-out that AWS allows (same source).
 pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
 const LONGEST_HEARTBEAT: Duration = Duration::from_hours(2);
+/// Endpoints other than AWS's may have hooks that are shorter. No heartbeat comes in time for less than this.
+const SHORTEST_SERVED: Duration = Duration::from_secs(3);
 /// Longest hold by any hook (same source).
 pub(crate) const LONGEST_HOLD: Duration = Duration::from_hours(48);
 
@@ -77,7 +79,11 @@ impl Hook {
             return None;
         }
         let seconds = |from: Option<i32>| from.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
-        let heartbeat = seconds(from.heartbeat_timeout).map_or(DEFAULT_HEARTBEAT, possible);
+        let heartbeat = match seconds(from.heartbeat_timeout) {
+            Some(Duration::ZERO) => SHORTEST_HEARTBEAT,
+            Some(told) => told.clamp(SHORTEST_SERVED, LONGEST_HEARTBEAT),
+            None => DEFAULT_HEARTBEAT,
+        };
         let by_rule = Self::new(from.lifecycle_hook_name?, group.clone(), heartbeat);
         // One that is over before a heartbeat is due says nothing.
         let told = seconds(from.global_timeout).filter(|told| *told > heartbeat);
@@ -87,7 +93,7 @@ impl Hook {
     }
 }
 
-/// A time-out that somebody tells, as AWS allows one.
+/// A time-out that is noted on a Node, which anybody may write, as AWS allows one.
 pub(crate) fn possible(told: Duration) -> Duration {
     told.clamp(SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT)
 }
@@ -129,9 +135,16 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_that_aws_allows_nobody_counts_as_the_nearest_that_it_does() {
-        let table =
-            [(None, 3_600), (Some(0), 30), (Some(-1), 3_600), (Some(90), 90), (Some(i32::MAX), 7_200)];
+    fn a_time_out_that_is_told_counts_if_it_can_be_one() {
+        let table = [
+            (None, 3_600),
+            (Some(0), 30),
+            (Some(-1), 3_600),
+            (Some(1), 3),
+            (Some(10), 10),
+            (Some(90), 90),
+            (Some(i32::MAX), 7_200),
+        ];
         for (told, expected) in table {
             let described = asg::LifecycleHook::builder()
                 .lifecycle_hook_name("h")

@@ -102,7 +102,7 @@ impl Aws {
     }
 
     /// Up to ten messages, hidden from other receivers for so long; none after twenty seconds without any. One of which nothing says when it
-    /// was sent counts from `now`, by the wall clock.
+    /// was sent counts from `now`.
     pub async fn receive(
         &self,
         queue: &str,

@@ -89,8 +89,11 @@ impl Holds {
         let mut denied = self.denied.lock();
         match answer {
             Ok(()) | Err(AwsError::NoActiveHook { .. }) => _ = denied.remove(group),
-            Err(AwsError::Denied { .. }) => _ = denied.insert(group.clone(), now),
-            Err(_) => {}
+            // Of one that is gone nothing is said of others.
+            Err(AwsError::NoSuchInstance { .. } | AwsError::NoSuchGroup { .. }) => {}
+            Err(error) if error.is_transient() => {}
+            // Denied, or not known to whoever answers.
+            Err(_) => _ = denied.insert(group.clone(), now),
         }
     }
 
@@ -130,7 +133,7 @@ impl Holds {
 /// that is older than all that are read would be taken for younger than it is.
 const ACTIVITIES_AT_MOST: usize = 5_000;
 
-/// How far AWS's clock may be ahead of our wall clock: what it dates may be earlier by this much.
+/// How far AWS's clock may be ahead of what we take for it: what it dates may be earlier by this much.
 pub(super) const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Since when is this instance held, in this state? It was first seen so at `seen`.
@@ -141,7 +144,7 @@ pub(super) struct Question {
     pub(super) seen: Timestamp,
 }
 
-/// Asks AWS once since when these instances of a group are held: `None` of one of which it does not say. AWS dates that by the wall clock;
+/// Asks AWS once since when these instances of a group are held: `None` of one of which it does not say. AWS dates that by its own clock;
 /// the result is on ours.
 pub(super) async fn ask(
     aws: &Aws,
@@ -149,7 +152,7 @@ pub(super) async fn ask(
     group: &GroupName,
     questions: &[Question],
 ) -> Result<BTreeMap<InstanceId, Option<Timestamp>>, AwsError> {
-    let ahead = clock.ahead();
+    let ahead = clock.cluster_ahead();
     let first = questions.iter().map(|held| held.seen).min().unwrap_or_else(|| clock.now());
     let until = later(later(first, ahead), -signed(LONGEST_HOLD));
     let answers = |found: &[Activity]| questions.iter().all(|held| holding(found, &held.instance).is_some());
@@ -217,8 +220,16 @@ mod tests {
         let denied = || Err(Denied { action: operation.action(), message: String::new() });
         let unreachable = || Err(AwsError::unreachable(operation, "timed out"));
         let too_early = || Err(NoActiveHook { operation, message: String::new() });
-        let table =
-            [(Ok(()), None), (too_early(), None), (unreachable(), Some(at(10))), (denied(), Some(at(20)))];
+        let gone = || Err(AwsError::NoSuchInstance { operation, message: String::new() });
+        let unknown = || Err(AwsError::of_service(operation, 400, "InvalidAction", ""));
+        let table = [
+            (Ok(()), None),
+            (too_early(), None),
+            (unreachable(), Some(at(10))),
+            (gone(), Some(at(10))),
+            (denied(), Some(at(20))),
+            (unknown(), Some(at(20))),
+        ];
         for (answer, since) in table {
             let holds = Holds::default();
             holds.note_beat(&"g".into(), &denied(), at(10));

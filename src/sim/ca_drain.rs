@@ -139,11 +139,13 @@ impl Actuator<'_> {
         node: &str,
         delete: impl AsyncFnOnce(&Node) -> Result<(), GaveUp>,
     ) -> Result<(), GaveUp> {
+        // As its loop has seen it, whoever has the name at the end (`createSnapshot` in `core/scaledown/actuation/actuator.go`).
+        let told = Api::<Node>::all(self.client.clone()).get(node).await?;
         let outcome = async {
             self.write_taint(node, true).await?;
             tokio::time::sleep(self.flags.delete_delay_after_taint).await;
             self.drain(node).await?;
-            delete(&Api::<Node>::all(self.client.clone()).get(node).await?).await
+            delete(&told).await
         };
         let outcome = outcome.await;
         if outcome.is_err() {

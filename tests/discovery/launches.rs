@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ebbtide::groups::Snapshot;
-use ebbtide::sim::aws::{Event, LaunchFailure};
+use ebbtide::sim::aws::{Event, HookSpec, LaunchFailure};
 use ebbtide::telemetry::captured::{self, Log};
 use tracing::Level;
 
@@ -98,4 +98,24 @@ async fn each_launch_that_fails_is_counted_once_and_an_instance_that_comes_is_no
     world.sim.fail_launches("dry", LaunchFailure::NoSpotCapacity, 0);
     world.until(|snapshot| snapshot.groups["dry"].asg.live().count() == 1).await;
     assert!(age(&world.metrics()) < 60.0, "{}", world.metrics());
+}
+
+/// AWS describes activities under way first, whenever they began.
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_fails_is_found_behind_a_hundred_terminations_that_a_hook_holds() {
+    let held = ours("web").size(0, 200, 150).hook(HookSpec::terminating("ebbtide").heartbeat(3_600));
+    let mut world = world([held]).await;
+    world.run();
+    world.until(|snapshot| snapshot.groups.len() == 1).await;
+    world.sim.set_desired("web", 20);
+    let leaving = |snapshot: &Snapshot| snapshot.groups["web"].asg.live().count() == 20;
+    world.until(leaving).await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    world.sim.fail_launches("web", LaunchFailure::InsufficientCapacity, u32::MAX);
+    world.aws.set_desired(&"web".into(), 21).await.expect("is within its bounds");
+    world.groups.refresh_soon();
+    let began = world.clock.now();
+    world.until(|snapshot| snapshot.groups["web"].failure.is_some()).await;
+    let took = world.clock.now().duration_since(began);
+    assert!(took.as_secs() <= 60, "{took}");
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use ebbtide::aws::{Hook, Lifecycle};
 use ebbtide::groups::hooks::HookState;
-use ebbtide::sim::aws::{GroupSpec, HookSpec, LaunchFailure, LifecycleState, Operation};
+use ebbtide::sim::aws::{
+    GroupSpec, HookSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, Trouble, Which,
+};
 use tokio::time::Instant;
 
-use crate::world::{by_tag, ours, selectors, world};
+use crate::world::{INTERVAL, by_tag, ours, selectors, world};
 
 #[tokio::test(start_paused = true)]
 async fn groups_are_found_by_tag_and_by_name_and_no_others() {
@@ -30,6 +32,20 @@ async fn groups_are_found_by_tag_and_by_name_and_no_others() {
     assert_eq!(bounds, [("both", 3, 5, 1), ("named", 2, 10, 3), ("tagged", 0, 9, 2)]);
     assert_eq!(snapshot.taken_at, world.clock.now());
     assert_eq!(snapshot.by_instance.len(), 6);
+}
+
+/// AWS leaves out what is not there; others may refuse the call.
+#[tokio::test(start_paused = true)]
+async fn a_named_group_that_is_refused_as_unknown_is_missing_and_no_other() {
+    let world = world([ours("web").size(0, 9, 2), ours("api").size(0, 9, 1)]).await;
+    let described = Which::of(&[Operation::DescribeAutoScalingGroups]).about("gone");
+    let (code, message) =
+        ("ValidationError", "AutoScalingGroup name not found - AutoScalingGroup gone not found");
+    let unknown = Refusal { code, status: 400, message };
+    world.sim.trouble(described.lasting(INTERVAL), Trouble::Refused(unknown, Lose::BeforeEffect));
+    let discovery = world.discovery(selectors(&["0:9:web", "0:9:gone", "0:9:api"], &[]));
+    let snapshot = discovery.refresh().await.expect("sees");
+    assert_eq!(snapshot.groups.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["api", "web"]);
 }
 
 #[tokio::test(start_paused = true)]

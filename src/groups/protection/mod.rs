@@ -116,7 +116,7 @@ impl Protection {
     ) {
         let LowerLock { protection: lock, size } = lock;
         let (group, decided_at) = (lock.group(), self.clock.wall());
-        let (result, tagged) = calls::tag(&self.aws, &instances, self.clock.wall()).await;
+        let (result, tagged) = calls::tag(&self.aws, &instances, self.clock.cluster()).await;
         self.note_tagging(result.as_ref().err());
         let before = self.pending.get(group);
         self.pending.add(group, instances.iter().cloned(), tagged, None);
@@ -150,6 +150,15 @@ impl Protection {
                 Err(in_progress(format!("somebody else has set its desired capacity to {}", seen.desired)))
             }
             Ok(_) => self.set(group, to).await,
+            Err(error) if error.is_unknown_operation() => {
+                tracing::warn!(
+                    group = group.as_str(),
+                    to,
+                    error = %chain(&error),
+                    "desired capacity is lowered without protection of the instances in service: whoever answers for AWS has none"
+                );
+                self.set(group, to).await
+            }
             Err(error) => Err(error),
         };
         let is_set = set.is_ok();
@@ -430,7 +439,7 @@ impl Protection {
         if newcomers.is_empty() {
             return false;
         }
-        let (_, tagged) = calls::tag(&self.aws, &newcomers, self.clock.wall()).await;
+        let (_, tagged) = calls::tag(&self.aws, &newcomers, self.clock.cluster()).await;
         self.pending.update(group, |pending| {
             pending.instances.extend(newcomers.iter().cloned());
             pending.tagged |= tagged;

@@ -10,7 +10,7 @@ pub const PROTECTION_TAG: &str = "ebbtide/protected-from-scale-in";
 /// taken off.
 const COUNTS_FOR: SignedDuration = SignedDuration::from_hours(24);
 
-/// Allowed difference between the wall clocks of two machines.
+/// Allowed difference between the clocks that two processes go by.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
 
 /// Age of a tag with this value. `None` if it is not a time, too old, or in the future.

@@ -47,7 +47,7 @@ pub(super) async fn take_over(
                     tracing::info!(tag = PROTECTION_TAG, "tags of protected instances can be read again");
                 }
                 if let Some(view) = groups.latest() {
-                    add_left(&view, tagged, at_work, clock.wall(), &mut warned, pending);
+                    add_left(&view, tagged, at_work, clock.cluster(), &mut warned, pending);
                     at_work = AT_WORK;
                 }
                 SEARCH_EVERY

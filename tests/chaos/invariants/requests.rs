@@ -61,6 +61,8 @@ const MOST: &[Most] = &[
     // What nodes have shown, half a minute apart.
     most(Verb::Get, "configmaps", 2, 0, 0),
     most(Verb::Patch, "configmaps", 2, 0, 0),
+    // If there is none yet.
+    most(Verb::Create, "configmaps", 1, 0, 0),
     // The marks and phases of the shortest scale-in, and some that were overtaken; the taint is renewed every three minutes.
     most(Verb::Patch, "nodes", 0, 9, 0).anew(2),
     most(Verb::Get, "nodes", 0, 2, 0),

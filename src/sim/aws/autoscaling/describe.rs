@@ -50,7 +50,8 @@ pub(super) fn warm_pool(state: &State, form: &Form) -> Result<Xml, ApiError> {
     }))
 }
 
-/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScalingActivities.html>: newest first.
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScalingActivities.html>: those
+/// under way first, and newest first.
 pub(super) fn activities(state: &State, form: &Form) -> Result<Xml, ApiError> {
     let size = page_size(form, "MaxRecords", 100, 100)?;
     let group = form.get("AutoScalingGroupName");
@@ -64,8 +65,11 @@ pub(super) fn activities(state: &State, form: &Form) -> Result<Xml, ApiError> {
         .filter(|candidate| group.is_none_or(|name| candidate.name == name))
         .flat_map(|group| group.activities.iter().map(move |(number, activity)| (number, (group, activity))))
         .filter(|(_, (_, activity))| ids.is_empty() || ids.contains(&activity.id.as_str()))
-        // `page` sorts keys ascending; these give newest first.
-        .map(|(number, activity)| (format!("{:020}", u64::MAX - number), activity))
+        // `page` goes by keys that ascend.
+        .map(|(number, (group, activity))| {
+            let key = format!("{}{:020}", u8::from(activity.ended.is_some()), u64::MAX - number);
+            (key, (group, activity))
+        })
         .collect();
     activities.sort_by(|(a, _), (b, _)| a.cmp(b));
     let (activities, next) = page(activities, form.get("NextToken"), size)?;
