@@ -17,7 +17,7 @@ pub struct Cordon(Vec<Reason>);
 pub struct Reason {
     /// What kind of notice.
     pub cause: Cause,
-    /// When the notice has lapsed, by the wall clock.
+    /// When the notice has lapsed, by the API server's clock.
     pub until: Timestamp,
     /// ARN of the scheduled event that it is about: AWS calls off one and not another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ impl Cordon {
         causes
     }
 
-    /// When the last notice has lapsed, by the wall clock: the Node is opened again if its instance lives.
+    /// When the last notice has lapsed, by the API server's clock: the Node is opened again if its instance lives.
     pub fn until(&self) -> Timestamp {
         self.0.first().map_or(Timestamp::UNIX_EPOCH, |reason| reason.until)
     }

@@ -228,7 +228,7 @@ impl Record {
         }
     }
 
-    /// The record with moments after `now` set to when it was `seen`: the wall clock may have been set back since it was
+    /// The record with moments after `now` set to when it was `seen`: the clock that it was written by may have been set back since it was
     /// written.
     #[must_use]
     pub fn not_ahead_of(&self, now: Timestamp, seen: Timestamp) -> Self {

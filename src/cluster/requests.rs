@@ -269,7 +269,9 @@ impl Requests {
         let clock = self.clock.get();
         let sent = clock.map(Clock::now);
         let answer = client.send(request).await;
-        if let Some(date) = answer.as_ref().ok().and_then(|answer| date(answer.headers())) {
+        // Who answers for an API server that is down has a clock of its own.
+        let of_its_own = answer.as_ref().ok().filter(|answer| !answer.status().is_server_error());
+        if let Some(date) = of_its_own.and_then(|answer| date(answer.headers())) {
             clock.zip(sent).inspect(|(clock, sent)| clock.note_dated(date, *sent));
         }
         counted.labels.outcome =

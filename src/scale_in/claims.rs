@@ -5,6 +5,7 @@
 //! - What somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or
 //!   makes a deadline pass. Another replica that accepts a scale-in writes nothing else.
 //!   Unless its cause is cluster-autoscaler, it counts as a request.
+//! - A request over a record changes nothing: the scale-in is under way.
 //! - That AWS ends the machine at some moment, and when AWS was told to terminate it, outlive the record that says so: no annotation takes
 //!   that back.
 //! - A moment in the future counts as now: it stands for something that has happened. And what another run writes was not before this one saw
@@ -48,6 +49,8 @@ pub struct Claims {
     inherited: Option<Timestamp>,
     /// Whether somebody who is no run of ebbtide has written the annotation, as far as it can be told.
     is_somebodys: bool,
+    /// The record that somebody has taken off, or written something else over.
+    overruled: Option<Record>,
 }
 
 impl Claims {
@@ -65,8 +68,10 @@ impl Claims {
     pub fn see(&mut self, node: &NodeView, from_another_run: bool, now: Timestamp) {
         let written = node.record.as_deref();
         // What was listed once is there as long as the record, or the taint.
-        if written.is_none() && !node_patch::has_our_taint(node) {
+        let is_over = written.is_none() && !node_patch::has_our_taint(node);
+        if is_over {
             self.marks.clear();
+            self.overruled = None;
         }
         self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
         // A record says when, and of which instance: a kubelet may have adopted the Node of another. Unless it was written over the one that did.
@@ -85,6 +90,7 @@ impl Claims {
         };
         self.written = written.cloned();
         self.is_somebodys = false;
+        self.overruled = before.clone().or_else(|| self.overruled.take()).filter(|_| !is_over);
         let Some(written) = written else { return self.ours.clear() };
         self.believed = Some(match written.written().clone() {
             Written::Record(claimed) if self.ours.iter().any(|ours| ours == written.text()) => {
@@ -94,6 +100,14 @@ impl Claims {
                 self.inherited = claimed.release_by.filter(|_| claimed.ends_at.is_none());
                 Written::Record(no_earlier_than_seen(past(claimed, now), before.as_ref(), now))
             }
+            // Of another machine over that of this one.
+            Written::Record(claimed)
+                if before.as_ref().is_some_and(|before| {
+                    node.instance.as_ref() == Some(&before.instance) && claimed.instance != before.instance
+                }) =>
+            {
+                record::unreadable(written.text())
+            }
             Written::Record(claimed) => {
                 self.is_somebodys = true;
                 let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
@@ -102,6 +116,9 @@ impl Claims {
             }
             other => other,
         });
+        if matches!(self.believed, Some(Written::Record(_))) {
+            self.overruled = None;
+        }
         // One that says nothing of it corrects one that did: another replica may have believed that of somebody else's.
         if let Some(Written::Record(record)) = &self.believed
             && node.instance.as_ref() == Some(&record.instance)
@@ -143,6 +160,11 @@ impl Claims {
     /// When AWS was told to terminate this instance at the latest, by a record that may have been written over or taken off since.
     pub fn told_termination(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.told_termination.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
+    }
+
+    /// The record of this instance's scale-in that somebody has taken off, or written something else over.
+    pub fn overruled(&self, instance: &InstanceId) -> Option<&Record> {
+        self.overruled.as_ref().filter(|record| record.instance == *instance)
     }
 
     /// What has been put on the Node for its scale-in, whatever it lists by now.
@@ -323,6 +345,19 @@ mod tests {
         assert_eq!(seen(&mut claims, &flushing, true, -39), flushing);
         // One that finds it so has nothing to go by.
         assert_eq!(seen(&mut Claims::default(), &flushing, true, 20), flushing);
+    }
+
+    #[test]
+    fn what_somebody_writes_over_a_record_of_this_machine_about_another_means_nothing() {
+        let mut claims = Claims::default();
+        seen(&mut claims, &record(-60), true, 0);
+        let of_another = Record { instance: "i-2".into(), ..record(-60) };
+        claims.see(&written(&of_another), false, at(10));
+        assert!(matches!(claims.believed(), Some(Written::Unreadable(_))), "{:?}", claims.believed());
+        assert_eq!(claims.overruled(&"i-1".into()), Some(&record(-60)));
+        // A kubelet may have adopted the Node of another machine.
+        let mut claims = Claims::default();
+        assert_eq!(seen(&mut claims, &of_another, true, 0), of_another);
     }
 
     #[test]

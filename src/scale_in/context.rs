@@ -170,6 +170,13 @@ pub(super) fn targets(shared: &Shared, node: &NodeView, leads: bool) -> Targets 
     shared.load_balancers.of(&record.instance, &of_its_group)
 }
 
+/// Whether the group of a Node's instance ends none on request at present.
+pub(super) fn keeps_its_nodes(shared: &Shared, node: &NodeView) -> bool {
+    let Some(snapshot) = shared.groups.latest() else { return false };
+    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
+    found.is_some_and(|(group, _)| sizes::keeps_its_nodes(&group.asg))
+}
+
 /// Whether the group of a Node's instance may shrink by one.
 pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };

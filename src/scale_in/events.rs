@@ -21,6 +21,9 @@ use crate::telemetry::cut;
 /// What lasts longer than this is announced again.
 pub const ANNOUNCE_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
+/// What is told of a scale-in that somebody has called off.
+const RECORD_GONE: &str = "the record in annotation ebbtide/scale-in is gone: the node is back in service";
+
 /// An Event about a scale-in: on the Node, or on a pod of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScaleInEvent {
@@ -198,7 +201,7 @@ fn warning(reason: Reason, topic: impl Into<String>, note: String) -> ScaleInEve
     ScaleInEvent { topic: topic.into(), reason, note, warning: true }
 }
 
-/// A scale-in begins. `until`: when the instance must have been released, by the wall clock.
+/// A scale-in begins. `until`: when the instance must have been released, by the API server's clock.
 /// `is_unlimited`: it is known that without `until` there is none.
 pub(super) fn draining(
     cause: Cause,
@@ -473,12 +476,12 @@ pub(super) fn state_unknown(instance: &str) -> ScaleInEvent {
     warning(Reason::Refused, "unknown state", note)
 }
 
-/// Our hook is over in mid-drain.
-pub(super) fn hook_over(hook: &str, group: &str, instance: &str, phase: Phase) -> ScaleInEvent {
+/// Our hook is over in mid-drain. It may have been deleted meanwhile.
+pub(super) fn hook_over(hook: Option<&str>, group: &str, instance: &str, phase: Phase) -> ScaleInEvent {
     let note = format!(
         "lifecycle hook {} of group {} is over for instance {} in phase {phase}: somebody else has completed it, or it has \
          timed out. The machine shuts down, and what runs on it is cut off",
-        cut(hook, 255),
+        hook.map_or_else(|| "of ebbtide".to_owned(), |hook| cut(hook, 255)),
         name(group),
         id(instance)
     );
@@ -541,8 +544,16 @@ pub(super) fn cancelled_by_detaching(group: &str, instance: &str) -> ScaleInEven
 
 /// Somebody has taken the annotation off.
 pub(super) fn cancelled_by_a_person() -> ScaleInEvent {
-    let note = "the record in annotation ebbtide/scale-in is gone: the node is back in service".to_owned();
-    normal(Reason::Cancelled, CANCELLED, note)
+    normal(Reason::Cancelled, CANCELLED, RECORD_GONE.to_owned())
+}
+
+/// The same of a node whose machine AWS ends, by the API server's clock.
+pub(super) fn cancelled_before(end: Timestamp) -> ScaleInEvent {
+    let note = format!(
+        "{RECORD_GONE}. AWS has told that it ends the machine at {end:.0}, and does not tell it again: annotate the node with \
+         ebbtide/scale-in=replace in time"
+    );
+    warning(Reason::Cancelled, CANCELLED, note)
 }
 
 /// Somebody has taken off the record and the list of marks as well, while no ebbtide ran.
@@ -560,6 +571,32 @@ pub(super) fn goes_on(instance: &str) -> ScaleInEvent {
         id(instance)
     );
     warning(Reason::GoesOn, "goes on", note)
+}
+
+/// Somebody has taken the annotation off shortly before AWS ends the machine.
+pub(super) fn goes_on_to_its_end(instance: &str, end: Timestamp) -> ScaleInEvent {
+    let note = format!(
+        "the record in annotation ebbtide/scale-in is gone, but AWS ends instance {} at {end:.0}: the scale-in goes on",
+        id(instance)
+    );
+    warning(Reason::GoesOn, "goes on", note)
+}
+
+/// Somebody has written a request over the record.
+pub(super) fn under_way_already(cause: Cause) -> ScaleInEvent {
+    let note = format!(
+        "a scale-in of the node is under way (cause {cause}), and goes on as it was: what was written into annotation ebbtide/scale-in \
+         begins no other"
+    );
+    warning(Reason::GoesOn, "under way already", note)
+}
+
+/// Somebody has opened the Node.
+pub(super) fn closed_again() -> ScaleInEvent {
+    let note = "somebody has opened the node (kubectl uncordon), which is scaled in: it is closed again. To call that off, take \
+                annotation ebbtide/scale-in off"
+        .to_owned();
+    warning(Reason::GoesOn, "closed again", note)
 }
 
 /// New pods are kept away because of a notice.
@@ -621,11 +658,20 @@ pub(super) fn not_ours() -> ScaleInEvent {
 /// A person wants a node gone for good of a group that cannot shrink.
 pub(super) fn cannot_shrink(group: &str) -> ScaleInEvent {
     let note = format!(
-        "group {} is at its minimum size or does not terminate instances at present; annotate the node with \
-         ebbtide/scale-in=replace to have it replaced",
+        "group {} is at its minimum size; annotate the node with ebbtide/scale-in=replace to have it replaced",
         name(group)
     );
     warning(Reason::NotPossible, "at minimum", note)
+}
+
+/// The group does not terminate instances at present, so that no scale-in is begun, or ended.
+pub(super) fn terminates_nothing(group: &str) -> ScaleInEvent {
+    let note = format!(
+        "group {} terminates no instances at present: its process Terminate is suspended, or AWS refuses to change it. Until that is \
+         over, AWS is not told to terminate this one",
+        name(group)
+    );
+    warning(Reason::NotPossible, "terminates nothing", note)
 }
 
 /// The annotation's text means nothing.

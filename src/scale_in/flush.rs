@@ -29,8 +29,8 @@ const LISTED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 /// its grace counts from the beginning of the phase.
 const UNASKABLE_AFTER: u32 = 5;
 
-/// Creation timestamps are of whole seconds, and a DaemonSet replaces a pod within milliseconds.
-const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
+/// Creation timestamps are of whole seconds, by a clock that we know within three, and a DaemonSet replaces a pod within milliseconds.
+const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(4);
 
 /// Whoever registers Nodes with load balancers has seen within this time that one is excluded.
 const EXCLUDED_WITHIN: SignedDuration = SignedDuration::from_secs(30);

@@ -206,14 +206,17 @@ impl Intents {
             record.ends_at = before.and_then(|before| before.ends_at);
             record.terminate_at = before.and_then(|before| before.terminate_at);
             record.release_by = deadline::limit(ours, &record, None);
-            let source =
-                match self.cluster.patch_node(node, &node_patch::with_record(&view, &record, now)).await {
-                    Ok(written) => {
-                        self.nodes.update(written);
-                        return Ok(Accepted::New);
-                    }
-                    Err(source) => source,
-                };
+            let source = match self
+                .cluster
+                .patch_node(node, &node_patch::with_record(&view, &record, self.clock.latest()))
+                .await
+            {
+                Ok(written) => {
+                    self.nodes.update(written);
+                    return Ok(Accepted::New);
+                }
+                Err(source) => source,
+            };
             tries += 1;
             // cluster-autoscaler has emptied the node, and would open it again.
             let is_tried_again = matches!(source, ApiError::Conflict) || source.is_transient();

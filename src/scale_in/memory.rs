@@ -19,8 +19,9 @@ use super::returns::Returns;
 use super::rolled::Rolled;
 use super::same_writes::SameWrites;
 use crate::aws::{AwsError, Lifecycle};
-use crate::clock::{backoff, signed, spread};
+use crate::clock::{backoff, later, signed, spread};
 use crate::cluster::{Answer, BudgetSeen, DrainState, NodeView, PodView};
+use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
 /// Pause between tries of an eviction that a budget blocks, the same as in `kubectl drain`.
@@ -38,7 +39,10 @@ const PUT_OFF_FOR_EVER_AFTER: u32 = 3;
 /// What failed this often in a row counts as lasting. An API server that has just started, or learned of a right, allows it a little later.
 pub(super) const LASTING_AFTER: u32 = 5;
 
-/// How far the wall clock and ours part between two readings. Terminations are further apart.
+/// So shortly before AWS ends a machine, its node is not opened any more.
+const TOO_LATE: SignedDuration = SignedDuration::from_mins(5);
+
+/// How far the record's clock and ours part between two readings. Terminations are further apart.
 const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_millis(100);
 
 /// Something tried until it works.
@@ -388,12 +392,21 @@ impl Memory {
         }
     }
 
+    /// The record that somebody has overruled in vain: by a request, though the scale-in is under way, or so shortly before AWS ends the machine
+    /// that pods which came to the node would end with it. `now` is by the record's clock.
+    pub fn overruled_in_vain(&self, instance: &InstanceId, now: Timestamp) -> Option<&Record> {
+        let record = self.claims.overruled(instance)?;
+        let ends_soon = record.ends_at.is_some_and(|end| now < end && end <= later(now, TOO_LATE));
+        let by_a_request = matches!(self.claims.believed(), Some(Written::Request(_)));
+        (by_a_request || ends_soon).then_some(record)
+    }
+
     /// Whether the node's pods could not be listed when that was last tried.
     pub fn is_listing_failing(&self) -> bool {
         self.tries(&Task::ListPods).is_some_and(|tries| tries.failures > 0)
     }
 
-    /// Whether the termination that is noted for this moment certainly had no effect. The moment may have been read by the wall clock twice,
+    /// Whether the termination that is noted for this moment certainly had no effect. The moment may have been read by the record's clock twice,
     /// which differs a little from ours by then.
     pub fn is_void(&self, noted_at: Timestamp) -> bool {
         self.void_terminations.iter().any(|void| void.duration_since(noted_at).abs() < CLOCKS_PART_BY)

@@ -46,7 +46,9 @@ pub fn plan(s: &Situation<'_>) -> Plan {
             None
         }
         Some(Written::Request(request)) => {
-            begin_for_operator(s, request, &mut plan);
+            if !put_back(s, &mut plan) {
+                begin_for_operator(s, request, &mut plan);
+            }
             None
         }
         Some(Written::Unreadable(text)) => {
@@ -290,6 +292,19 @@ fn take_off(s: &Situation<'_>, plan: &mut Plan, why: ScaleInEvent) {
     s.patch(plan, s.take_off(), vec![Action::Announce(why)]);
 }
 
+/// Puts back the record that somebody has overruled in vain, if there is one. Returns whether there is.
+fn put_back(s: &Situation<'_>, plan: &mut Plan) -> bool {
+    let now_noted = later(s.now, s.ahead);
+    let overruled = s.node.instance.as_ref().and_then(|it| s.memory.overruled_in_vain(it, now_noted));
+    let Some(record) = overruled else { return false };
+    let event = match (s.written(), record.ends_at) {
+        (Some(Written::Request(_)), _) | (_, None) => events::under_way_already(record.cause),
+        (_, Some(end)) => events::goes_on_to_its_end(&record.instance, s.theirs(s.noted(end))),
+    };
+    s.patch(plan, s.with_noted(record), vec![Action::Announce(event)]);
+    true
+}
+
 /// Tells whoever has taken the record off that it is too late for that.
 fn announce_goes_on(s: &Situation<'_>, plan: &mut Plan) {
     if let Some(lost) = &s.memory.lost {
@@ -306,6 +321,9 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 && !is_ready_without(s, *seen, LIVES_ON, plan) =>
         {
             announce_goes_on(s, plan);
+            if let Some(lost) = &s.memory.lost {
+                release::delete_node(s, &lost.moved(-s.ahead), plan);
+            }
         }
         Membership::Elsewhere { .. } => {
             if s.has_scale_in_marks() {
@@ -326,6 +344,9 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         Membership::In { lifecycle, .. } if lifecycle.is_terminating() => announce_goes_on(s, plan),
         Membership::In { group, lifecycle, seen } => {
             if s.has_scale_in_marks() {
+                if put_back(s, plan) {
+                    return;
+                }
                 if release::may_still_end(s, *seen, plan) {
                     return announce_goes_on(s, plan);
                 }
@@ -333,13 +354,19 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 let why = if is_left_closed {
                     events::cancelled_without_a_list()
                 } else {
-                    events::cancelled_by_a_person()
+                    let end = s.node.instance.as_ref().and_then(|instance| end_of(s, instance));
+                    end.map_or_else(events::cancelled_by_a_person, |end| {
+                        events::cancelled_before(s.theirs(end))
+                    })
                 };
                 return take_off(s, plan, why);
             }
             match s.expected {
                 // Out of service (`Standby`), somebody works on it.
                 Some(expected) if expected.treatment == Treatment::Drain && lifecycle.is_node() => {
+                    if notices::may_wait(s.notices, s.now) && release::keeps_it(s).is_some() {
+                        return cordon::cordon(s, plan);
+                    }
                     match notices::may_wait(s.notices, s.now).then(s.turn) {
                         Some(Turn::Waits(ahead)) => {
                             operator_queue::wait(s, group, &ahead, plan);
@@ -363,9 +390,9 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let record = match &s.memory.lost {
         Some(lost) => Record {
             cause: lost.cause,
-            requested_at: s.ours(lost.requested_at),
-            limited_since: lost.limited_since.map(|at| s.ours(at)),
-            terminate_at: lost.terminate_at.map(|at| s.ours(at)),
+            requested_at: s.noted(lost.requested_at),
+            limited_since: lost.limited_since.map(|at| s.noted(at)),
+            terminate_at: lost.terminate_at.map(|at| s.noted(at)),
             ..record
         },
         None => record,
@@ -434,6 +461,10 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let ends_at = end_of(s, instance);
     // For its root volume: its pods are to leave now, whatever becomes of the request.
     let is_held = lifecycle.is_held() && s.hook.ours().is_some();
+    let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
+    if may_wait && let Some(group) = release::keeps_it(s) {
+        return s.announce(plan, events::terminates_nothing(group));
+    }
     let mut release = request.release;
     if release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
         if is_held {
@@ -444,7 +475,6 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         }
         release = Release::Terminate;
     }
-    let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
     if may_wait && let Turn::Waits(ahead) = (s.turn)() {
         if request.since.is_none() {
             s.patch(plan, node_patch::with_request(s.node, &request.waiting(s.theirs(s.now))), Vec::new());
@@ -488,7 +518,7 @@ fn draining(s: &Situation<'_>, record: &Record) -> ScaleInEvent {
 
 /// When AWS will end the machine, as it has told, or as an earlier record says.
 fn end_of(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
-    let recorded = s.memory.claims.told_end(instance).map(|at| s.ours(at));
+    let recorded = s.memory.claims.told_end(instance).map(|at| s.noted(at));
     let told = s.expected.and_then(|expected| expected.ends_at);
     // One that has passed sets no limit: the machine was spared.
     [recorded, told].into_iter().flatten().filter(|at| *at > s.now).min()

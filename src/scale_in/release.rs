@@ -155,7 +155,7 @@ fn effective_limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>)
     }
     let had = record.release_by;
     // The run before knew since when AWS holds the instance.
-    let inherited = s.memory.claims.inherited().map(|at| s.ours(at)).filter(|at| *at > s.leads_since);
+    let inherited = s.memory.claims.inherited().map(|at| s.noted(at)).filter(|at| *at > s.leads_since);
     let inherited = inherited.filter(|_| held.is_some_and(|held| held.span.at_the_latest));
     let inherited_limit = inherited.map_or(by_rules, |inherited| inherited.min(by_rules));
     let limit = if record.requested_at < s.leads_since && inherited_limit <= s.leads_since {
@@ -354,15 +354,28 @@ pub(super) fn is_missing_for(
 }
 
 /// Announces that no hook holds the instance any more before its drain is over: somebody else completed ours, or no
-/// heartbeat came in time.
+/// heartbeat came in time. One description may leave an instance out.
 pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } = &s.instance else { return };
-    let HookState::Known(TerminatingHooks { ours: Some(hook), .. }) = &s.hook else { return };
+    let group = match &s.instance {
+        Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } => group,
+        Membership::Elsewhere { seen }
+            if record.release == Release::CompleteHook
+                && s.memory.elsewhere_since.is_some_and(|since| since < *seen) =>
+        {
+            &record.group
+        }
+        _ => return,
+    };
+    let hook = s.hook.ours().map(|hook| hook.name.as_str());
+    // Whoever never had it held says nothing of it.
+    if hook.is_none() && record.release != Release::CompleteHook {
+        return;
+    }
     let is_our_doing = s.memory.tries(&Task::Complete).is_some_and(|tries| tries.ended.is_some());
     if record.phase == Phase::Releasing || is_our_doing {
         return;
     }
-    s.announce(plan, events::hook_over(&hook.name, group, &record.instance, record.phase));
+    s.announce(plan, events::hook_over(hook, group, &record.instance, record.phase));
 }
 
 /// Goes back to draining if a workload has come to the node and there is time. Returns whether it does.
@@ -531,7 +544,7 @@ pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
 
 /// When AWS was told to terminate the instance, be it by this process or, by a record that need not be there any more, by an earlier one.
 fn told_before(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
-    let noted = s.memory.claims.told_termination(instance).map(|at| s.ours(at));
+    let noted = s.memory.claims.told_termination(instance).map(|at| s.noted(at));
     s.memory.told_at.max(noted.filter(|at| !s.memory.is_void(*at)))
 }
 
@@ -559,9 +572,23 @@ fn settled_at(s: &Situation<'_>, at: Timestamp, is_repeatable: bool) -> Timestam
     later(at, settles)
 }
 
+/// The group that has the instance in service, if it ends none on request at present: somebody has suspended that, so that nothing goes.
+pub(super) fn keeps_it<'a>(s: &'a Situation<'_>) -> Option<&'a GroupName> {
+    match &s.instance {
+        Membership::In { group, lifecycle, .. } if lifecycle.is_live() && (s.group_keeps_its_nodes)() => {
+            Some(group)
+        }
+        _ => None,
+    }
+}
+
 /// Whether AWS may be told now without the risk of telling it twice.
 fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     if is_told_and_in_a_state_unknown(s, record, plan) {
+        return false;
+    }
+    if let Some(group) = keeps_it(s) {
+        s.announce(plan, events::terminates_nothing(group));
         return false;
     }
     if let Some(at) = told_at(s, record) {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::action::{Action, Plan};
 use super::class::{Circumstances, Class, classify};
 use super::deadline::{self, HeldBy, OurLimit};
-use super::events::{ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
+use super::events::{self, ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
 use super::eviction_rate::Permit;
 use super::held_since::Span;
 use super::load_balancers::Targets;
@@ -31,10 +31,13 @@ use crate::k8s::names;
 pub struct Situation<'a> {
     /// Now, by our clock that never steps.
     pub now: Timestamp,
-    /// Now, by the API server's clock: for values that others read at once.
-    pub cluster_now: Timestamp,
-    /// How far the clock of the record and of the API server is ahead of ours.
+    /// Now, by the later of this machine's clock and the API server's: cluster-autoscaler tells the age of its taint by its own, and is often
+    /// beside us.
+    pub taint_now: Timestamp,
+    /// How far the clock by which the record was written is ahead of ours.
     pub ahead: SignedDuration,
+    /// How far the API server's clock is ahead of ours.
+    pub cluster_ahead: SignedDuration,
     /// When this run first saw a record on the Node.
     pub record_seen: Timestamp,
     /// Since when this process leads, by our clock.
@@ -69,6 +72,8 @@ pub struct Situation<'a> {
     pub attachments: usize,
     /// Through which target groups load balancers reach the instance.
     pub targets: Targets,
+    /// Whether the group ends none of its instances on request at present.
+    pub group_keeps_its_nodes: &'a dyn Fn() -> bool,
     /// Whether the group may shrink by one.
     pub may_shrink: &'a dyn Fn() -> bool,
     /// Whether a person's request may be carried out now.
@@ -98,24 +103,34 @@ impl Situation<'_> {
         self.memory.claims.believed().cloned()
     }
 
-    /// A moment of the record or the API server, on our clock.
+    /// A moment of the API server, on our clock.
     pub(super) fn ours(&self, moment: Timestamp) -> Timestamp {
-        later(moment, -self.ahead)
+        later(moment, -self.cluster_ahead)
     }
 
-    /// A moment of ours, on the clock of the record and the API server.
+    /// A moment of ours, on the clock of the API server.
     pub(super) fn theirs(&self, moment: Timestamp) -> Timestamp {
-        later(moment, self.ahead)
+        later(moment, self.cluster_ahead)
+    }
+
+    /// A moment of the record, on our clock.
+    pub(super) fn noted(&self, moment: Timestamp) -> Timestamp {
+        later(moment, -self.ahead)
     }
 
     /// The patch that writes the record and all marks of a scale-in.
     pub(super) fn with_record(&self, record: &Record) -> Value {
+        self.with_noted(&record.moved(self.ahead))
+    }
+
+    /// The same of a record as it was noted, by its own clock.
+    pub(super) fn with_noted(&self, record: &Record) -> Value {
         let mut marks = self.marks();
         if self.settings.guard && self.is_drained_by_autoscaler() {
             // Our taint takes the place of the one that tells so, and DaemonSet pods are to be guarded from that drain.
             marks.insert(Mark::Guard);
         }
-        node_patch::with_record_over(self.node, marks, &record.moved(self.ahead), self.cluster_now)
+        node_patch::with_record_over(self.node, marks, record, self.taint_now)
     }
 
     /// Whether cluster-autoscaler drains the node, by its taint. On a Node that we scale in it is ours.
@@ -158,11 +173,14 @@ impl Situation<'_> {
         if away {
             return;
         }
-        if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.cluster_now) {
-            self.patch(plan, patch, Vec::new());
+        if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.taint_now) {
+            let event = events::closed_again();
+            let is_opened = !self.node.unschedulable && self.marks().contains(&Mark::Cordon);
+            let is_told = is_opened && self.told_until(&event.topic).is_none();
+            self.patch(plan, patch, is_told.then_some(Action::Announce(event)).into_iter().collect());
         } else {
-            let expires = node_patch::taint_expires(self.node).unwrap_or(self.cluster_now);
-            plan.wake(later(self.now, expires.duration_since(self.cluster_now)));
+            let expires = node_patch::taint_expires(self.node).unwrap_or(self.taint_now);
+            plan.wake(later(self.now, expires.duration_since(self.taint_now)));
         }
     }
 

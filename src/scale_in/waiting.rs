@@ -67,7 +67,7 @@ impl WaitReason {
 pub struct Progress {
     /// Pods that it waits for.
     pub waiting: Vec<Waiting>,
-    /// When the phase ends at the latest, by the wall clock; `None`: nothing limits it.
+    /// When the phase ends at the latest, by the API server's clock; `None`: nothing limits it.
     pub phase_until: Option<Timestamp>,
     /// The target groups of load balancers, if these are all that the release waits for.
     pub load_balancers: Option<Vec<String>>,

@@ -19,8 +19,8 @@ use tracing::Span;
 use super::action::{Action, Plan};
 use super::class::flush_time;
 use super::context::{
-    Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, primary_of, targets,
-    with_twins,
+    Shared, attachments_on, expected, keeps_its_nodes, may_shrink, membership, needs_worker, our_limit,
+    primary_of, targets, with_twins,
 };
 use super::deadline::OurLimit;
 use super::events::{Reason, ScaleInEvent};
@@ -78,8 +78,10 @@ enum Next {
 /// What is known of a node at one moment.
 struct Observed {
     now: Timestamp,
-    /// How far the API server's clock was ahead of ours when the record came, and when that was.
+    /// How far the API server's clock is ahead of ours, and how far it was when the record came.
+    cluster_ahead: SignedDuration,
     ahead: SignedDuration,
+    /// When that was.
     record_seen: Timestamp,
     leads: bool,
     instance: Membership,
@@ -273,8 +275,9 @@ impl Worker {
         let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
         let situation = Situation {
             now,
-            cluster_now: self.shared.clock.cluster(),
+            taint_now: self.shared.clock.latest(),
             ahead: look.ahead,
+            cluster_ahead: look.cluster_ahead,
             record_seen: look.record_seen,
             leads_since: self.shared.leadership.leads_since(),
             settings: &self.shared.settings,
@@ -284,7 +287,10 @@ impl Worker {
             pods: is_listed.then_some(&*pods),
             is_relisting,
             listed_at: self.listed_at,
-            are_kubelets_cut_off: self.shared.nodes.are_mostly_silent(later(now, look.ahead - CUT_OFF_FOR)),
+            are_kubelets_cut_off: self
+                .shared
+                .nodes
+                .are_mostly_silent(later(now, look.cluster_ahead - CUT_OFF_FOR)),
             daemon_set_is_seen: &|uid| {
                 // Until DaemonSets are listed, a pod that says it belongs to one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)
@@ -295,6 +301,7 @@ impl Worker {
             own_pod: self.shared.own_pod.as_ref(),
             attachments: attachments_on(&self.shared, &self.nodes),
             targets: targets(&self.shared, &node, leads),
+            group_keeps_its_nodes: &|| keeps_its_nodes(&self.shared, &node),
             may_shrink: &|| may_shrink(&self.shared, &node),
             turn: &|| operator_queue::turn(&self.shared, &node),
             permit: &|| permits.ask(),
@@ -320,7 +327,7 @@ impl Worker {
         }
         let wake_at = plan.wake_at;
         self.memory.note_occupied(plan.occupied, now);
-        self.carry_out(&node, plan, leads, look.ahead);
+        self.carry_out(&node, plan, leads, look.cluster_ahead);
         if !wanted && self.running.is_empty() {
             return Next::Stop;
         }
@@ -358,6 +365,7 @@ impl Worker {
             Span::current().record("instance", self.instance.as_deref());
         }
         let (record_seen, ahead) = self.record_seen(node.record.is_some());
+        let cluster_ahead = self.shared.clock.cluster_ahead();
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
         // Another leader's writes may be seen once that one leads no more.
@@ -379,7 +387,7 @@ impl Worker {
         let instance = membership(snapshot.as_deref(), node);
         self.memory.note_membership(&instance);
         self.memory.note_before(before, node, &instance);
-        self.memory.returns.see_node(node.unschedulable, later(now, ahead));
+        self.memory.returns.see_node(node.unschedulable, later(now, cluster_ahead));
         let group = group_of(node, &instance);
         let our_limit = group
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
@@ -388,6 +396,7 @@ impl Worker {
         let (twins, is_primary) = self.twins(node);
         Observed {
             now,
+            cluster_ahead,
             ahead,
             record_seen,
             leads,
@@ -455,12 +464,18 @@ impl Worker {
         self.shared.holds.note_needed(instance, until, now);
     }
 
+    /// Whether a scale-in goes on though its record is not there.
+    fn goes_on(&self, node: &NodeView) -> bool {
+        let clock = &self.shared.clock;
+        let is_in_vain = |instance| self.memory.overruled_in_vain(instance, clock.cluster()).is_some();
+        self.memory.lost.is_some() || node.instance.as_ref().is_some_and(is_in_vain)
+    }
+
     /// Notes how the scale-in goes on, and tells what of it has ended. Only the leader does: all replicas see the same.
     fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) {
         let now = self.shared.clock.cluster();
         let ended = match node {
-            // It goes on.
-            Some(node) if node.scale_in().is_none() && self.memory.lost.is_some() => Vec::new(),
+            Some(node) if node.scale_in().is_none() && self.goes_on(node) => Vec::new(),
             Some(node) => self.shared.history.see(&self.name, node.scale_in(), why, now),
             None => self.shared.history.gone(&self.name, now),
         };

@@ -149,7 +149,7 @@ impl Program {
             expander: None,
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(world.cluster.client()),
-            clock: world.clock.of_its_own(),
+            clock: world.clock_of_a_machine(),
             incoming: incoming.boxed(),
             tls: None,
             admin: loopback().ok(),

@@ -3,22 +3,27 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
 use super::aws::{Aws, Behaviour, Entry, Event, InstanceSnapshot, Power};
 use super::cluster::{Cluster, NodeSpec, Timing, node};
-use crate::clock::Clock;
+use crate::clock::{Clock, later};
 
 /// When every simulation begins.
 const BEGINNING: &str = "2026-01-01T00:00:00Z";
 
 /// From a running machine to its Node.
 const JOIN: Duration = Duration::from_secs(10);
+
+/// How far the clocks of machines are off that programs run on: none is set right.
+const CLOCKS_OFF: [SignedDuration; 2] =
+    [SignedDuration::from_millis(-3_661_250), SignedDuration::from_millis(7_322_750)];
 
 /// How long the controller of load balancers takes to follow a change.
 const BALANCED_AFTER: Duration = Duration::from_secs(2);
@@ -44,6 +49,8 @@ pub struct World {
     /// The clock of both.
     pub clock: Clock,
     kubelets: Kubelets,
+    /// On how many machines programs have been started.
+    machines: AtomicUsize,
     _tasks: JoinSet<()>,
 }
 
@@ -82,7 +89,13 @@ impl World {
         tasks.spawn(async move { join(events, &joins.0, &joins.1, &joins.2).await });
         let balanced = (aws.clone(), cluster.clone());
         tasks.spawn(async move { balance(&balanced.0, &balanced.1).await });
-        Self { aws, cluster, clock, kubelets, _tasks: tasks }
+        Self { aws, cluster, clock, kubelets, machines: AtomicUsize::new(0), _tasks: tasks }
+    }
+
+    /// The clock of one more machine, which is an hour behind, or two ahead.
+    pub(super) fn clock_of_a_machine(&self) -> Clock {
+        let off = CLOCKS_OFF[self.machines.fetch_add(1, Ordering::Relaxed) % CLOCKS_OFF.len()];
+        Clock::starting_at(later(self.clock.now(), off))
     }
 
     /// Sets how a group's nodes register from now on.

@@ -266,13 +266,14 @@ async fn nodes_that_leave_do_not_hide_that_others_never_came() {
 #[tokio::test(start_paused = true)]
 async fn a_group_that_may_not_terminate_is_not_grown_to_its_minimum() {
     for version in BOTH {
-        let scene = Scene::with([pool(GROUP, 3).suspended("Terminate")]).await;
+        let scene = Scene::with([pool(GROUP, 3)]).await;
         scene.occupy(3_000).await;
         let options = Options { enforce_node_group_min_size: true, ..Options::of(version) };
         let autoscaler = Loop::start(&scene, options);
         let node = scene.world.node_of(&scene.in_service(GROUP)[0]).expect("a node");
         scene.annotate(&node, "replace").await;
         assert!(eventually(SOON, || async { scene.target().await == 2 }).await, "{version:?}");
+        scene.world.aws.suspend(GROUP, "Terminate", true);
         tokio::time::sleep(LONG).await;
         assert_eq!((scene.desired(), scene.target().await), (3, 2));
         assert_eq!(autoscaler.bought(), [].into(), "{version:?}");

@@ -4,6 +4,7 @@ use ebbtide::sim::aws::{
     Event, HookResult, HookSpec, LifecycleState, Lose, Operation, Refusal, TerminationCause, Trouble, Which,
 };
 use ebbtide::sim::cluster::{By, Fault, NodeSpec, Verb, budget, pod};
+use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
@@ -457,4 +458,33 @@ async fn heartbeats_that_aws_refuses_in_words_nobody_knows_are_tried_at_most_fou
     scene.until_gone(&machine).await;
     assert!(!a_hook_timed_out(&scene.world));
     scene.assert_left_well(&machine);
+}
+
+/// AWS has none shorter than 30 s, but others answer for it, and quickly.
+#[tokio::test(start_paused = true)]
+async fn a_hook_of_ten_seconds_holds_for_as_long_as_it_takes() {
+    for cause in [Cause::Autoscaler, Cause::Group, Cause::Operator] {
+        let scene = Scene::on(World::plain(1), held_group(2, 10), config()).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert!(!a_hook_timed_out(&scene.world), "{cause:?}");
+    }
+}
+
+/// The description never shows that the hook is over: between two looks the machine has gone.
+#[tokio::test(start_paused = true)]
+async fn where_a_hook_ends_in_mid_drain_and_the_instance_is_not_described_any_more_people_are_told() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    let described = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(seconds(600));
+    scene.world.aws.trouble(described, Trouble::Without(machine.instance.clone()));
+    scene.pass_some(seconds(60)).await;
+    let told = notes(&scene.world, &machine, "ScaleInHookOver");
+    assert!(told.iter().any(|note| note.contains("is over for instance")), "{told:?}");
 }

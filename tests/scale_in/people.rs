@@ -2,6 +2,7 @@
 
 use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
 use ebbtide::sim::cluster::{Event, Verb, daemon_set, pod};
+use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
@@ -12,6 +13,7 @@ use crate::journal_queries::{
     TERMINATE, assert_nothing_lost, decrements, has_exited, is_asked, last_exit, notes, phase_at, stamps,
     terminations,
 };
+use crate::notices::scene_of;
 use crate::scene::{
     Cause, DS_EVICTION, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, running, seconds,
 };
@@ -311,4 +313,90 @@ async fn after_cluster_autoscalers_own_drain_the_flush_counts_from_the_last_exit
             "released at {released}, the last exit at {last}"
         );
     }
+}
+
+/// Somebody suspends it so that nothing goes.
+#[tokio::test(start_paused = true)]
+async fn where_terminate_is_suspended_aws_is_told_to_terminate_nothing_until_that_is_over() {
+    for cause in [Cause::Autoscaler, Cause::Operator] {
+        let scene = Scene::with(group(3)).await;
+        let machine = scene.first();
+        let other = scene.machines().into_iter().find(|other| other.name != machine.name).expect("another");
+        scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.aws.suspend("web", "Terminate", true);
+        scene.pass_some(seconds(900)).await;
+        assert_eq!(scene.world.aws.calls(TERMINATE), 0, "{cause:?}");
+        assert!(has_exited(&scene.world, "web"));
+        assert!(!notes(&scene.world, &machine, "ScaleInNotPossible").is_empty());
+        for word in ["now", "replace"] {
+            scene.annotate(&other, Some(word)).await;
+            scene.pass_some(seconds(60)).await;
+            assert_eq!(marks(&scene.world, &other), (false, false, false), "none is begun");
+            assert!(!notes(&scene.world, &other, "ScaleInNotPossible").is_empty());
+        }
+        scene.annotate(&other, None).await;
+        scene.world.aws.suspend("web", "Terminate", false);
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+/// It hangs, and somebody writes it once more.
+#[tokio::test(start_paused = true)]
+async fn a_request_over_a_scale_in_that_is_under_way_changes_nothing_and_says_so() {
+    for (cause, word) in
+        [(Cause::Autoscaler, "now"), (Cause::Autoscaler, "replace"), (Cause::Operator, "now")]
+    {
+        // At its minimum once the scale-in is accepted.
+        let scene = Scene::with(group(2).size(1, 10, 2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        let before = record(&scene.world, &machine);
+        scene.annotate(&machine, Some(word)).await;
+        scene.until(|w| record(w, &machine).is_some()).await;
+        assert_eq!(record(&scene.world, &machine), before, "{cause:?} {word}");
+        assert_eq!(marks(&scene.world, &machine), (true, true, true));
+        scene.until(|w| notes(w, &machine, "ScaleInGoesOn").len() == 1).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(decrements(&scene.world), 1);
+        scene.pass_some(seconds(60)).await;
+        let ended = status(scene.program()).await["ended"].clone();
+        assert_eq!(ended.as_array().map(Vec::len), Some(1), "{ended}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_opens_a_node_that_is_scaled_in_is_told_why_it_is_closed_again() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(900).exits_after(800)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    for _ in 0..3 {
+        scene.patch_node(&machine, json!({ "spec": { "unschedulable": false } })).await;
+        scene.until(|w| marks(w, &machine) == (true, true, true)).await;
+        scene.pass_some(seconds(10)).await;
+    }
+    let told = notes(&scene.world, &machine, "ScaleInGoesOn");
+    assert!(told.len() == 1 && told[0].contains("kubectl uncordon"), "{told:?}");
+}
+
+/// Or pods would come to a machine that has a minute left.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_machine_aws_ends_within_minutes_is_not_opened_by_taking_its_annotation_off() {
+    let (scene, _) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.annotate(&machine, None).await;
+    scene.until(|w| notes(w, &machine, "ScaleInGoesOn").len() == 1).await;
+    scene.until(|w| record(w, &machine).is_some()).await;
+    assert_eq!(marks(&scene.world, &machine), (true, true, true));
+    scene.until_released(&machine).await;
 }

@@ -343,8 +343,8 @@ impl Discovery {
             return;
         }
         let late = |elapsed| AwsError::unreachable(Operation::DescribeScalingActivities, elapsed);
-        // Activities have wall-clock times.
-        let ahead = self.clock.ahead();
+        // AWS dates activities by its own clock.
+        let ahead = self.clock.cluster_ahead();
         let ask = async |group: &GroupName, since: Timestamp| {
             let activities = self.aws.scaling_activities(group, later(since, ahead), ACTIVITIES, |_| false);
             let mut activities = timeout(ACTIVITIES_WITHIN, activities).await.map_err(late)??;

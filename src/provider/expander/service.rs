@@ -186,7 +186,7 @@ impl Expander {
         let known = Known {
             snapshot: &snapshot,
             refused: self.refusals.recent(now),
-            interruptions: self.shared.history.interruptions(now - A_DAY),
+            interruptions: self.shared.history.interruptions(self.shared.clock.cluster() - A_DAY),
             price: &price,
         };
         let options = standings(options, &known);

@@ -82,7 +82,7 @@ struct Waiting {
     /// When AWS wrote it, by our clock.
     written_at: Timestamp,
     hidden_since: Timestamp,
-    /// Until when it may be of use for others, by the wall clock.
+    /// Until when it may be of use for others, by the API server's clock.
     for_others: Option<Timestamp>,
     /// Of which instances of ours it has told.
     ours: BTreeSet<InstanceId>,
@@ -93,7 +93,7 @@ struct Waiting {
 struct Left {
     /// Of which instances of ours it has told: that is done.
     ours: BTreeSet<InstanceId>,
-    /// Until when, by the wall clock.
+    /// Until when, by the API server's clock.
     until: Timestamp,
 }
 
@@ -226,8 +226,8 @@ impl Inbox {
             return;
         }
         (self.is_receiving, self.received_at) = (true, now);
-        let (aws, queue, wall) = (self.shared.aws.clone(), self.queue.clone(), self.shared.clock.wall());
-        self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN, wall).await) }));
+        let (aws, queue, now) = (self.shared.aws.clone(), self.queue.clone(), self.shared.clock.cluster());
+        self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN, now).await) }));
     }
 
     fn hear(&mut self, done: Done) {
@@ -281,9 +281,9 @@ impl Inbox {
         let Some(notices) = self.notices(message.content, &message.id) else { return Some(message.receipt) };
         let snapshot = self.shared.groups.latest()?;
         let done = self.done(&message.id);
-        let wall = later(now, self.shared.clock.ahead());
+        let cluster_now = later(now, self.shared.clock.cluster_ahead());
         let (pending, for_others) = self.pending_of(&notices, &done, &snapshot, now);
-        let for_others = for_others.filter(|until| *until > wall);
+        let for_others = for_others.filter(|until| *until > cluster_now);
         if pending.is_empty() {
             let Some(until) = for_others else {
                 self.shared.metrics.handled(Handled::ignored);
@@ -295,20 +295,20 @@ impl Inbox {
                 "notice about an instance that is not ours: left alone"
             );
             self.shared.metrics.handled(Handled::foreign);
-            self.leave(message.receipt, until, wall);
+            self.leave(message.receipt, until, cluster_now);
             return None;
         }
         for pending in &pending {
             self.note(&message.id, pending, now);
         }
         self.shared.metrics.handled(Handled::taken);
-        let ahead = self.shared.clock.ahead();
+        let ahead = self.shared.clock.cluster_ahead();
         let written_at = notices.iter().map(|notice| later(notice.at, -ahead)).min().unwrap_or(now);
         let ours = pending.iter().map(|new| new.instance.clone()).chain(done).collect();
         let receipt = message.receipt;
         // Others are to hear of it before ours are done.
         if let Some(until) = for_others {
-            self.leave(receipt.clone(), until, wall);
+            self.leave(receipt.clone(), until, cluster_now);
         }
         // It may have come before, and some of its instances be seen no more: what was noted of those is to be settled all the same.
         let before = self.waiting.remove(&message.id).into_iter().flat_map(|before| before.pending);
@@ -410,7 +410,7 @@ impl Inbox {
         snapshot: &Snapshot,
         now: Timestamp,
     ) -> Option<Meaning> {
-        let ahead = self.shared.clock.ahead();
+        let ahead = self.shared.clock.cluster_ahead();
         let group = &snapshot.groups.get(group)?.asg;
         let at = later(notice.at, -ahead);
         meaning(&by_our_clock(&notice.news, -ahead), at, group, &self.shared.settings, now)
@@ -513,10 +513,10 @@ impl Inbox {
                 !is_over
             });
         }
-        let wall = later(now, shared.clock.ahead());
-        self.left.retain(|_, left| left.until > wall);
-        self.stopped.retain(|_, at| lapses(&News::StateChange, *at) > wall);
-        self.part_with_what_is_done(wall);
+        let cluster_now = later(now, shared.clock.cluster_ahead());
+        self.left.retain(|_, left| left.until > cluster_now);
+        self.stopped.retain(|_, at| lapses(&News::StateChange, *at) > cluster_now);
+        self.part_with_what_is_done(cluster_now);
         let others = self.waiting.values().filter(|waiting| !waiting.may_wait(now));
         let oldest = others.map(|waiting| waiting.written_at).min();
         shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
@@ -524,15 +524,15 @@ impl Inbox {
     }
 
     /// Deletes the messages with which everything is done, or leaves them for others.
-    fn part_with_what_is_done(&mut self, wall: Timestamp) {
+    fn part_with_what_is_done(&mut self, cluster_now: Timestamp) {
         let is_done = |_: &String, waiting: &mut Waiting| waiting.pending.is_empty();
         let done: Vec<_> = self.waiting.extract_if(.., is_done).collect();
         let mut over = Vec::new();
         for (id, Waiting { receipt, ours, for_others, .. }) in done {
-            match for_others.filter(|until| *until > wall) {
+            match for_others.filter(|until| *until > cluster_now) {
                 Some(until) => {
                     self.left.insert(id, Left { ours, until });
-                    self.leave(receipt, until, wall);
+                    self.leave(receipt, until, cluster_now);
                 }
                 None => over.push(receipt),
             }
@@ -558,8 +558,8 @@ impl Inbox {
     }
 
     /// Leaves a message in the queue, which may be of use to others until then.
-    fn leave(&mut self, receipt: String, until: Timestamp, wall: Timestamp) {
-        let hidden = (elapsed(wall, until) / SHARE).min(LONGEST_HIDDEN);
+    fn leave(&mut self, receipt: String, until: Timestamp, cluster_now: Timestamp) {
+        let hidden = (elapsed(cluster_now, until) / SHARE).min(LONGEST_HIDDEN);
         if hidden > HIDDEN {
             let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
             self.calls.push(Box::pin(async move {

@@ -205,8 +205,9 @@ impl<'a> Model<'a> {
         let member = self.facts.member();
         ask(&Situation {
             now: self.now,
-            cluster_now: self.now,
+            taint_now: self.now,
             ahead: SignedDuration::ZERO,
+            cluster_ahead: SignedDuration::ZERO,
             record_seen: self.start,
             // Whoever drains the node has led from the beginning.
             leads_since: Timestamp::MIN,
@@ -225,6 +226,7 @@ impl<'a> Model<'a> {
             own_pod: None,
             attachments: self.facts.attachments,
             targets: Targets::NotAsked,
+            group_keeps_its_nodes: &|| false,
             may_shrink: &|| member.is_none_or(|member| member.removable.is_ok()),
             turn: &|| Turn::Now,
             permit: &|| Permit::Granted,

@@ -10,6 +10,7 @@ use crate::k8s::names;
 use crate::scale_in::action::Action;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
+use crate::scale_in::node_patch;
 use crate::scale_in::notices::{Expected, Noticed};
 use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::Treatment;
@@ -88,13 +89,34 @@ fn interrupted_before_a_restart() -> Scene {
 }
 
 #[test]
-fn what_a_person_writes_over_an_interrupted_drain_waits_for_no_turn_and_has_no_more_time() {
+fn what_a_person_writes_over_an_interrupted_drain_changes_nothing() {
+    for word in ["now", "replace"] {
+        let mut scene = interrupted_before_a_restart().annotated(word);
+        scene.turn = Turn::waits(1, 3);
+        scene.plan();
+        let record = scene.record();
+        assert_eq!((record.cause, record.release), (Cause::SpotInterruption, Release::Terminate), "{word}");
+        assert_eq!((record.ends_at, record.release_by), (Some(at(120)), Some(at(120))));
+    }
+}
+
+/// The drain of an interrupted instance that another process has called off, and a request that came then.
+fn requested_after_a_restart(word: &str) -> Scene {
+    let mut scene = interrupted_before_a_restart();
+    scene.patch(&node_patch::take_off(&scene.view(), node_patch::marks(&scene.view())));
+    let view = scene.view();
+    scene.memory.claims.see(&view, false, scene.now);
+    scene.annotated(word)
+}
+
+#[test]
+fn a_request_for_a_machine_that_aws_is_about_to_end_waits_for_no_turn_and_has_no_more_time() {
     for (word, may_shrink, release) in [
         ("now", true, Release::TerminateAndDecrement),
         ("now", false, Release::Terminate),
         ("replace", true, Release::Terminate),
     ] {
-        let mut scene = interrupted_before_a_restart().annotated(word);
+        let mut scene = requested_after_a_restart(word);
         scene.turn = Turn::waits(1, 3);
         scene.may_shrink = may_shrink;
         scene.plan();
@@ -106,7 +128,7 @@ fn what_a_person_writes_over_an_interrupted_drain_waits_for_no_turn_and_has_no_m
 
 #[test]
 fn an_end_that_is_over_or_another_machines_makes_no_request_hurry() {
-    let mut over = interrupted_before_a_restart().annotated("now");
+    let mut over = requested_after_a_restart("now");
     over.later(120);
     let mut anothers = interrupted_before_a_restart();
     anothers.patch(&json!({ "spec": { "providerID": "aws:///us-east-1a/i-2" } }));
@@ -170,14 +192,15 @@ fn an_end_that_has_passed_cuts_nobody_short_though_its_notice_still_counts() {
 
 #[test]
 fn under_the_hook_an_interrupted_drain_whose_annotation_is_taken_off_ends_when_its_machine_does() {
-    for annotation in [json!(null), json!("now")] {
+    for (annotation, cause) in [(json!(null), Cause::LifecycleHook), (json!("now"), Cause::SpotInterruption)]
+    {
         let mut scene = interrupted_before_a_restart().hooked(300);
         scene.instance = in_group(Lifecycle::TerminatingWait);
         scene.held_since = Some(at(0));
         scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: annotation } } }));
         scene.plan();
         let record = scene.record();
-        assert_eq!((record.cause, record.release_by), (Cause::LifecycleHook, Some(at(120))), "{annotation}");
+        assert_eq!((record.cause, record.release_by), (cause, Some(at(120))), "{annotation}");
     }
 }
 

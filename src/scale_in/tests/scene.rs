@@ -302,8 +302,9 @@ impl Scene {
         }
         let mut plan = plan(&Situation {
             now: self.now,
-            cluster_now: self.now,
+            taint_now: self.now,
             ahead: self.ahead,
+            cluster_ahead: self.ahead,
             record_seen: at(0),
             leads_since: self.leads_since,
             settings: &self.settings,
@@ -326,6 +327,7 @@ impl Scene {
             own_pod: self.own_pod.as_ref(),
             attachments: self.attachments,
             targets: self.targets.clone(),
+            group_keeps_its_nodes: &|| false,
             may_shrink: &|| self.may_shrink,
             turn: &|| self.turn.clone(),
             permit: &|| match left.get() {

@@ -302,7 +302,7 @@ fn somebody_elses_completion_of_our_hook_is_told_while_the_node_drains() {
         if completed {
             scene.memory.worked(Task::Complete, scene.now);
         }
-        let event = events::hook_over("ebbtide", "g", "i-1", phase);
+        let event = events::hook_over(Some("ebbtide"), "g", "i-1", phase);
         let plan = scene.plan();
         assert_eq!(all(&plan).contains(&Action::Announce(event)), told, "{phase}, by us: {completed}");
     }

@@ -225,6 +225,11 @@ impl Aws {
         self.script(|state, _| state.put_hook(group, hook));
     }
 
+    /// Suspends a process of a group (`Launch`, `Terminate`, …), or resumes it.
+    pub fn suspend(&self, group: &str, process: &str, on: bool) {
+        self.script(|state, now| state.suspend(group, process, on, now));
+    }
+
     /// Removes a hook from a group and lets its instances go.
     pub fn delete_hook(&self, group: &str, hook: &str) {
         self.script(|state, now| state.delete_hook(group, hook, now));

@@ -127,6 +127,18 @@ impl State {
         }
     }
 
+    /// Suspends a process of a group (`Launch`, `Terminate`, …), or resumes it.
+    pub fn suspend(&mut self, group: &str, process: &str, on: bool, now: Timestamp) {
+        if let Ok((group, shared)) = self.group_mut(group) {
+            if on {
+                group.suspended.insert(process.to_owned());
+            } else {
+                group.suspended.remove(process);
+            }
+            group.settle(shared, now);
+        }
+    }
+
     /// Removes a hook from a group and lets its instances go.
     pub fn delete_hook(&mut self, group: &str, hook: &str, now: Timestamp) {
         if let Ok((group, shared)) = self.group_mut(group) {

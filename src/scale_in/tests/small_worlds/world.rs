@@ -309,8 +309,9 @@ impl World {
         let settings = settings();
         let plan = plan(&Situation {
             now,
-            cluster_now: now,
+            taint_now: now,
             ahead: SignedDuration::ZERO,
+            cluster_ahead: SignedDuration::ZERO,
             record_seen: at(0),
             leads_since: at(0),
             settings: &settings,
@@ -328,6 +329,7 @@ impl World {
             own_pod: None,
             attachments: 0,
             targets: Targets::NotAsked,
+            group_keeps_its_nodes: &|| false,
             may_shrink: &|| true,
             turn: &|| Turn::Now,
             permit: &|| Permit::Granted,
