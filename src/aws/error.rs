@@ -206,11 +206,7 @@ const EXPIRED: &[&str] = &[
     "SignatureDoesNotMatch",
 ];
 
-/// Codes of endpoints that do not have an operation.
-const UNKNOWN_OPERATION: &[&str] =
-    &["InvalidAction", "NotImplemented", "UnknownOperation", "UnknownOperationException"];
-
-/// HTTP's status for that, which is none of a server in trouble.
+/// HTTP's status for an operation that whoever answers does not have: no server in trouble.
 const NOT_IMPLEMENTED: u16 = 501;
 
 /// HTTP's status for throttling.
@@ -245,6 +241,8 @@ impl AwsError {
         let text = message.to_ascii_lowercase();
         let says = |part: &str| text.contains(part);
         let message = message.to_owned();
+        // By its two names.
+        let code = if code == "ValidationException" { "ValidationError" } else { code };
         match code {
             _ if THROTTLED.contains(&code) || status == TOO_MANY_REQUESTS => {
                 return Self::Throttled { operation, message };
@@ -265,7 +263,7 @@ impl AwsError {
             "AWS.SimpleQueueService.NonExistentQueue" | "QueueDoesNotExist" => {
                 return Self::NoSuchQueue { operation, message };
             }
-            "ValidationError" | "ValidationException" => {}
+            "ValidationError" => {}
             _ => return Self::Other { operation, code: code.to_owned(), message },
         }
         if says("no active lifecycle action") || says("lifecycle hook") && says("not found") {
@@ -325,11 +323,6 @@ impl AwsError {
                 | Self::Unreadable { .. }
                 | Self::ScalingActivityInProgress { .. }
         )
-    }
-
-    /// Whether whoever answers does not know the operation, as AWS knows each.
-    pub fn is_unknown_operation(&self) -> bool {
-        matches!(self, Self::Other { code, .. } if UNKNOWN_OPERATION.contains(&code.as_str()))
     }
 
     /// Whether AWS has certainly refused the call; otherwise it may have taken effect.
@@ -468,8 +461,7 @@ mod tests {
         };
         assert!(matches!(of(429, "NoCode"), AwsError::Throttled { .. }));
         let unknown = of(501, "NotImplemented");
-        assert!(unknown.is_unknown_operation() && unknown.is_refusal() && !unknown.is_transient());
-        assert!(!of(400, "ValidationError").is_unknown_operation());
+        assert!(unknown.is_refusal() && !unknown.is_transient());
     }
 
     #[test]

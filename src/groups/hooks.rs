@@ -471,7 +471,10 @@ impl Known {
     /// that was long before this run saw the hook, what is noted of then counts.
     fn as_of(&self, hook: Hook, hold: Option<Hold>) -> Hook {
         let Some(Hold { since, timeout: noted }) = hold else { return hook };
-        let noted = noted.map(possible);
+        // Shorter than AWS allows only where the hook is.
+        let shortest = SHORTEST_HEARTBEAT.min(hook.heartbeat_timeout);
+        let noted =
+            noted.map(|noted| if noted < SHORTEST_HEARTBEAT { noted.max(shortest) } else { possible(noted) });
         if let Some(timeout) = noted.filter(|_| later(since, signed(HOLD_BEGINS_WITHIN)) <= self.first) {
             return hook.with_timeout(timeout);
         }

@@ -51,6 +51,8 @@ pub struct Claims {
     is_somebodys: bool,
     /// The record that somebody has taken off, or written something else over.
     overruled: Option<Record>,
+    /// Whether that was written directly over it.
+    is_written_over: bool,
 }
 
 impl Claims {
@@ -68,9 +70,12 @@ impl Claims {
     pub fn see(&mut self, node: &NodeView, from_another_run: bool, now: Timestamp) {
         let written = node.record.as_deref();
         // What was listed once is there as long as the record, or the taint.
-        let is_over = written.is_none() && !node_patch::has_our_taint(node);
-        if is_over {
+        let is_marked = node_patch::has_our_taint(node);
+        if written.is_none() && !is_marked {
             self.marks.clear();
+        }
+        // What is called off comes off together.
+        if !is_marked {
             self.overruled = None;
         }
         self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
@@ -90,7 +95,8 @@ impl Claims {
         };
         self.written = written.cloned();
         self.is_somebodys = false;
-        self.overruled = before.clone().or_else(|| self.overruled.take()).filter(|_| !is_over);
+        self.is_written_over = before.is_some();
+        self.overruled = before.clone().or_else(|| self.overruled.take()).filter(|_| is_marked);
         let Some(written) = written else { return self.ours.clear() };
         self.believed = Some(match written.written().clone() {
             Written::Record(claimed) if self.ours.iter().any(|ours| ours == written.text()) => {
@@ -165,6 +171,12 @@ impl Claims {
     /// The record of this instance's scale-in that somebody has taken off, or written something else over.
     pub fn overruled(&self, instance: &InstanceId) -> Option<&Record> {
         self.overruled.as_ref().filter(|record| record.instance == *instance)
+    }
+
+    /// The same, if somebody has written a request directly over it.
+    pub fn written_over(&self, instance: &InstanceId) -> Option<&Record> {
+        let is_by_a_request = self.is_written_over && matches!(self.believed, Some(Written::Request(_)));
+        self.overruled(instance).filter(|_| is_by_a_request)
     }
 
     /// What has been put on the Node for its scale-in, whatever it lists by now.
@@ -354,7 +366,6 @@ mod tests {
         let of_another = Record { instance: "i-2".into(), ..record(-60) };
         claims.see(&written(&of_another), false, at(10));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))), "{:?}", claims.believed());
-        assert_eq!(claims.overruled(&"i-1".into()), Some(&record(-60)));
         // A kubelet may have adopted the Node of another machine.
         let mut claims = Claims::default();
         assert_eq!(seen(&mut claims, &of_another, true, 0), of_another);

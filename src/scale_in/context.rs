@@ -220,8 +220,8 @@ pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId
 
 /// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or, by the ToBeDeleted
 /// taint, about to be requested; and what becomes of the desired capacity then. One that the group has taken out, into its warm pool,
-/// and that is on its way in again is a node to come. `described`: when the description was asked for that shows the instance, by the wall
-/// clock.
+/// and that is on its way in again is a node to come. `described`: when the description was asked for that shows the instance, by the API
+/// server's clock.
 pub(super) fn leaves(
     nodes: &Nodes,
     group: &GroupName,

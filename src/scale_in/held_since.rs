@@ -89,8 +89,9 @@ impl Holds {
         let mut denied = self.denied.lock();
         match answer {
             Ok(()) | Err(AwsError::NoActiveHook { .. }) => _ = denied.remove(group),
-            // Of one that is gone nothing is said of others.
-            Err(AwsError::NoSuchInstance { .. } | AwsError::NoSuchGroup { .. }) => {}
+            // Of one that is gone nothing is said of others, and a dry run asks nobody.
+            Err(AwsError::NoSuchInstance { .. } | AwsError::NoSuchGroup { .. } | AwsError::DryRun { .. }) => {
+            }
             Err(error) if error.is_transient() => {}
             // Denied, or not known to whoever answers.
             Err(_) => _ = denied.insert(group.clone(), now),

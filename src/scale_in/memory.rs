@@ -395,10 +395,10 @@ impl Memory {
     /// The record that somebody has overruled in vain: by a request, though the scale-in is under way, or so shortly before AWS ends the machine
     /// that pods which came to the node would end with it. `now` is by the record's clock.
     pub fn overruled_in_vain(&self, instance: &InstanceId, now: Timestamp) -> Option<&Record> {
-        let record = self.claims.overruled(instance)?;
-        let ends_soon = record.ends_at.is_some_and(|end| now < end && end <= later(now, TOO_LATE));
-        let by_a_request = matches!(self.claims.believed(), Some(Written::Request(_)));
-        (by_a_request || ends_soon).then_some(record)
+        let ends_soon =
+            |record: &&Record| record.ends_at.is_some_and(|end| now < end && end <= later(now, TOO_LATE));
+        let claims = &self.claims;
+        claims.written_over(instance).or_else(|| claims.overruled(instance).filter(ends_soon))
     }
 
     /// Whether the node's pods could not be listed when that was last tried.

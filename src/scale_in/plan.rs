@@ -301,7 +301,7 @@ fn put_back(s: &Situation<'_>, plan: &mut Plan) -> bool {
         (Some(Written::Request(_)), _) | (_, None) => events::under_way_already(record.cause),
         (_, Some(end)) => events::goes_on_to_its_end(&record.instance, s.theirs(s.noted(end))),
     };
-    s.patch(plan, s.with_noted(record), vec![Action::Announce(event)]);
+    s.patch(plan, s.with_noted(record), s.unless_told(event));
     true
 }
 
@@ -310,6 +310,13 @@ fn announce_goes_on(s: &Situation<'_>, plan: &mut Plan) {
     if let Some(lost) = &s.memory.lost {
         s.announce(plan, events::goes_on(&lost.instance));
     }
+}
+
+/// Whether a drain would leave an empty node behind: its group terminates nothing at present, and AWS does not end the machine soon.
+fn is_of_no_use(s: &Situation<'_>, expected: &Expected) -> bool {
+    let ends_by_itself = expected.cause == Cause::StateChange
+        || expected.ends_at.is_some_and(|end| !notices::is_far(Some(end), s.now));
+    !ends_by_itself && release::keeps_it(s).is_some()
 }
 
 fn without_record(s: &Situation<'_>, plan: &mut Plan) {
@@ -364,7 +371,8 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
             match s.expected {
                 // Out of service (`Standby`), somebody works on it.
                 Some(expected) if expected.treatment == Treatment::Drain && lifecycle.is_node() => {
-                    if notices::may_wait(s.notices, s.now) && release::keeps_it(s).is_some() {
+                    if is_of_no_use(s, &expected) {
+                        s.announce(plan, events::terminates_nothing(group));
                         return cordon::cordon(s, plan);
                     }
                     match notices::may_wait(s.notices, s.now).then(s.turn) {
@@ -461,7 +469,9 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let ends_at = end_of(s, instance);
     // For its root volume: its pods are to leave now, whatever becomes of the request.
     let is_held = lifecycle.is_held() && s.hook.ours().is_some();
-    let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
+    // Of what is closed for an earlier run's scale-in, over which it was written while nobody looked, it begins at once.
+    let is_under_way = s.has_scale_in_marks();
+    let may_wait = !is_held && !is_under_way && (ends_at.is_none() || notices::is_far(ends_at, s.now));
     if may_wait && let Some(group) = release::keeps_it(s) {
         return s.announce(plan, events::terminates_nothing(group));
     }

@@ -367,8 +367,8 @@ pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut 
         _ => return,
     };
     let hook = s.hook.ours().map(|hook| hook.name.as_str());
-    // Whoever never had it held says nothing of it.
-    if hook.is_none() && record.release != Release::CompleteHook {
+    // Ours may have been deleted meanwhile: the record tells that it held the instance.
+    if hook.is_none() && record.heartbeat_timeout_seconds.is_none() {
         return;
     }
     let is_our_doing = s.memory.tries(&Task::Complete).is_some_and(|tries| tries.ended.is_some());

@@ -174,10 +174,9 @@ impl Situation<'_> {
             return;
         }
         if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.taint_now) {
-            let event = events::closed_again();
-            let is_opened = !self.node.unschedulable && self.marks().contains(&Mark::Cordon);
-            let is_told = is_opened && self.told_until(&event.topic).is_none();
-            self.patch(plan, patch, is_told.then_some(Action::Announce(event)).into_iter().collect());
+            let is_opened = !self.node.unschedulable && node_patch::has_our_taint(self.node);
+            let told = if is_opened { self.unless_told(events::closed_again()) } else { Vec::new() };
+            self.patch(plan, patch, told);
         } else {
             let expires = node_patch::taint_expires(self.node).unwrap_or(self.taint_now);
             plan.wake(later(self.now, expires.duration_since(self.taint_now)));
@@ -216,6 +215,11 @@ impl Situation<'_> {
             Some(until) => plan.wake(until),
             None => plan.actions.push(Action::Announce(event)),
         }
+    }
+
+    /// An Event that is to follow a write, unless it was published a short while ago.
+    pub(super) fn unless_told(&self, event: ScaleInEvent) -> Vec<Action> {
+        if self.told_until(&event.topic).is_some() { Vec::new() } else { vec![Action::Announce(event)] }
     }
 
     /// Until when this topic is not announced again; `None`: it was not announced lately.

@@ -10,10 +10,8 @@ use ebbtide::sim::aws::{
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
-use ebbtide::telemetry::captured;
 use tokio::time::Instant;
 use tonic::{Code, Status};
-use tracing::Level;
 
 use crate::scene::{GROUP, SOON, Scene, ZONE, code, eventually, group, placeholder};
 
@@ -115,7 +113,7 @@ async fn an_instance_without_a_node_whose_end_aws_refuses_once_or_twice_ends_wit
 
 /// A proxy, say, that lets through only what others need.
 #[tokio::test(start_paused = true)]
-async fn where_whoever_answers_for_aws_has_no_protection_sizes_go_down_without_and_that_is_told() {
+async fn where_protection_is_not_to_be_had_aws_own_words_say_so_and_not_that_the_group_is_busy() {
     let unknown = Refusal {
         code: "InvalidAction",
         status: 400,
@@ -124,10 +122,10 @@ async fn where_whoever_answers_for_aws_has_no_protection_sizes_go_down_without_a
     let scene = Scene::on(near(), [group(GROUP, 2)]).await;
     scene.short_of(2).await;
     scene.world.aws.refuse_next(Operation::SetInstanceProtection, unknown, Lose::BeforeEffect, u32::MAX);
-    let (log, _guard) = captured::log(Level::WARN);
-    scene.decrease(-1).await.expect("lowered");
-    assert_eq!(scene.desired(), 3);
-    assert!(log.text().contains("lowered without protection"), "{}", log.text());
+    let status = scene.decrease(-1).await.expect_err("not lowered");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    assert!(status.message().contains("Could not find operation"), "{status}");
+    assert_eq!(scene.desired(), 4);
 }
 
 /// The next descriptions of the group alone leave it out.

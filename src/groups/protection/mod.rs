@@ -150,15 +150,6 @@ impl Protection {
                 Err(in_progress(format!("somebody else has set its desired capacity to {}", seen.desired)))
             }
             Ok(_) => self.set(group, to).await,
-            Err(error) if error.is_unknown_operation() => {
-                tracing::warn!(
-                    group = group.as_str(),
-                    to,
-                    error = %chain(&error),
-                    "desired capacity is lowered without protection of the instances in service: whoever answers for AWS has none"
-                );
-                self.set(group, to).await
-            }
             Err(error) => Err(error),
         };
         let is_set = set.is_ok();

@@ -10,7 +10,7 @@ use crate::aws::{Instance, Lifecycle};
 use crate::cluster::{Budget, Nodes, PodView, Store};
 use crate::groups::Group;
 use crate::groups::hooks::HookState;
-use crate::groups::sizes::SizeError;
+use crate::groups::sizes::{self, SizeError};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::scale_in::class::{Class, Daemon};
 use crate::scale_in::context::removable;
@@ -62,6 +62,8 @@ pub struct Member {
     pub drain_timeout: Option<DrainTimeout>,
     /// Whether the group may shrink by it.
     pub removable: Result<(), SizeError>,
+    /// Whether the group ends none of its instances on request at present.
+    pub is_kept: bool,
 }
 
 impl Member {
@@ -74,6 +76,7 @@ impl Member {
             hook,
             drain_timeout: tags::drain_timeout(&asg.tags),
             removable: removable(nodes, asg, &instance.id),
+            is_kept: sizes::keeps_its_nodes(asg),
         }
     }
 }

@@ -226,7 +226,7 @@ impl<'a> Model<'a> {
             own_pod: None,
             attachments: self.facts.attachments,
             targets: Targets::NotAsked,
-            group_keeps_its_nodes: &|| false,
+            group_keeps_its_nodes: &|| member.is_some_and(|member| member.is_kept),
             may_shrink: &|| member.is_none_or(|member| member.removable.is_ok()),
             turn: &|| Turn::Now,
             permit: &|| Permit::Granted,

@@ -71,6 +71,7 @@ fn facts(pods: Vec<PodView>, budgets: Vec<PodDisruptionBudget>) -> Facts {
             hook: HookState::Known(TerminatingHooks::default()),
             drain_timeout: None,
             removable: Ok(()),
+            is_kept: false,
         }),
         settings: settings(),
     }

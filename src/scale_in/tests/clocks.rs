@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::scene::*;
 use crate::clock::later;
+use crate::k8s::names;
 use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Record, Release};
 
@@ -44,4 +45,23 @@ fn an_exit_that_nobody_confirms_is_overdue_by_the_clock_of_the_api_server() {
         scene.later(1);
         assert!(reasons(&scene.plan()).contains(&"ScaleInFlushing"), "{grace_until}");
     }
+}
+
+/// It is set while the node drains: the record is read as it was when it came, and what the API server dates by what it reads now.
+#[test]
+fn a_step_of_the_api_servers_clock_moves_no_deadline_and_no_kubelets_silence() {
+    let mut scene = node().by_autoscaler().with(pod("train").wishing(names::DRAIN, "wait"));
+    scene.settings.drain_timeout = Some(std::time::Duration::from_secs(1_000));
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(1_000)));
+    scene.cluster_ahead = Some(SignedDuration::from_hours(1));
+    // Their 3,700 is our 100.
+    let unready =
+        json!({ "type": "Ready", "status": "Unknown", "lastTransitionTime": at(3_700).to_string() });
+    scene.patch(&json!({ "status": { "conditions": [unready] } }));
+    scene.now = at(399);
+    assert_eq!(evictions(&scene.plan()), []);
+    scene.later(1);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+    assert_eq!(scene.record().release_by, Some(at(1_000)));
 }

@@ -130,9 +130,9 @@ fn a_request_for_a_machine_that_aws_is_about_to_end_waits_for_no_turn_and_has_no
 fn an_end_that_is_over_or_another_machines_makes_no_request_hurry() {
     let mut over = requested_after_a_restart("now");
     over.later(120);
-    let mut anothers = interrupted_before_a_restart();
+    let mut anothers = requested_after_a_restart("now");
     anothers.patch(&json!({ "spec": { "providerID": "aws:///us-east-1a/i-2" } }));
-    for mut scene in [over, anothers.annotated("now")] {
+    for mut scene in [over, anothers] {
         scene.turn = Turn::waits(1, 3);
         scene.plan();
         assert!(scene.view().scale_in().is_none());
@@ -561,5 +561,30 @@ fn the_end_of_a_machine_that_aws_calls_off_limits_its_drain_no_more() {
         scene = untold(scene);
         scene.later(100_000);
         assert_eq!(deletions(&scene.plan()).is_empty(), is_called_off, "{event_of}");
+    }
+}
+
+#[test]
+fn a_group_that_terminates_nothing_keeps_nodes_whose_machines_live_on() {
+    const DAY: i64 = 86_400;
+    for (cause, ends_at, is_kept) in [
+        (Cause::SpotInterruption, Some(120), false),
+        (Cause::ScheduledEvent, Some(3_600), false),
+        (Cause::ScheduledEvent, Some(DAY + 60), true),
+        (Cause::ScheduledEvent, None, true),
+        (Cause::RebalanceRecommendation, None, true),
+        (Cause::StateChange, None, false),
+    ] {
+        let mut scene = told(node().with(pod("web")), expected(cause, Treatment::Drain, ends_at.map(at)));
+        scene.keeps_its_nodes = true;
+        let told = reasons(&scene.plan());
+        assert_eq!(scene.view().scale_in().is_none(), is_kept, "{cause} {ends_at:?}");
+        assert_eq!(told.contains(&"ScaleInNotPossible"), is_kept, "{told:?}");
+    }
+    // What is out of service already is not its to keep.
+    for lifecycle in [Lifecycle::TerminatingWait, Lifecycle::Retained] {
+        let mut scene = node().asked_by(Cause::LifecycleHook, Release::Terminate).hooked(60);
+        (scene.keeps_its_nodes, scene.instance) = (true, in_group(lifecycle));
+        assert!(!reasons(&scene.plan()).contains(&"ScaleInNotPossible"), "{lifecycle:?}");
     }
 }

@@ -247,3 +247,29 @@ fn what_came_back_in_a_scale_in_that_was_called_off_is_asked_in_the_next() {
     scene.plan();
     assert_eq!(evictions(&scene.by_autoscaler().plan()), [("web".into(), None)]);
 }
+
+#[test]
+fn a_scale_in_that_was_called_off_does_not_come_back_with_the_next_request() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    scene.plan();
+    scene.from_another_run = false;
+    // The marks are still on: what takes them off has not got through.
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    let view = scene.view();
+    scene.memory.claims.see(&view, false, scene.now);
+    let mut scene = scene.annotated("replace");
+    scene.plan();
+    assert_eq!((scene.record().cause, scene.record().release), (Cause::Operator, Release::Terminate));
+    // Written directly over it, it begins no other.
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    scene.plan();
+    scene.from_another_run = false;
+    let mut scene = scene.annotated("replace");
+    assert_eq!(reasons(&scene.plan()), ["ScaleInGoesOn"]);
+    assert_eq!(scene.record().cause, Cause::Autoscaler);
+    // Again and again, it is told once in a while.
+    scene.plan();
+    let mut scene = scene.annotated("now");
+    assert_eq!(reasons(&scene.plan()), [""; 0]);
+    assert_eq!(scene.record().cause, Cause::Autoscaler);
+}

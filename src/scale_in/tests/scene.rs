@@ -93,6 +93,8 @@ pub(super) struct Scene {
     pub(super) now: Timestamp,
     /// How far the clock of the record and of the API server is ahead.
     pub(super) ahead: SignedDuration,
+    /// How far that of the API server is by now, if that has changed since the record came.
+    pub(super) cluster_ahead: Option<SignedDuration>,
     /// Since when this process leads.
     pub(super) leads_since: Timestamp,
     /// Whether an earlier run wrote what the Node carries, or somebody else while this one runs.
@@ -115,6 +117,7 @@ pub(super) struct Scene {
     pub(super) are_kubelets_cut_off: bool,
     pub(super) targets: Targets,
     pub(super) may_shrink: bool,
+    pub(super) keeps_its_nodes: bool,
     pub(super) turn: Turn,
     pub(super) instance: Membership,
     pub(super) hook: HookState,
@@ -158,6 +161,7 @@ pub(super) fn node() -> Scene {
     Scene {
         now: at(0),
         ahead: SignedDuration::ZERO,
+        cluster_ahead: None,
         leads_since: at(-10_000),
         from_another_run: true,
         node: json!({
@@ -179,6 +183,7 @@ pub(super) fn node() -> Scene {
         are_kubelets_cut_off: false,
         targets: Targets::NotAsked,
         may_shrink: true,
+        keeps_its_nodes: false,
         turn: Turn::Now,
         instance: in_group(Lifecycle::InService),
         hook: HookState::Known(TerminatingHooks::default()),
@@ -295,7 +300,8 @@ impl Scene {
         let left = Cell::new(self.permits);
         self.memory.claims.see(&view, self.from_another_run, later(self.now, self.ahead));
         self.memory.note_membership(&self.instance);
-        self.memory.returns.see_node(view.unschedulable, later(self.now, self.ahead));
+        let cluster_ahead = self.cluster_ahead.unwrap_or(self.ahead);
+        self.memory.returns.see_node(view.unschedulable, later(self.now, cluster_ahead));
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()), self.now);
         if let Some(pods) = &self.pods {
             self.memory.note_daemons(pods, &self.settings.flush, self.now);
@@ -304,7 +310,7 @@ impl Scene {
             now: self.now,
             taint_now: self.now,
             ahead: self.ahead,
-            cluster_ahead: self.ahead,
+            cluster_ahead,
             record_seen: at(0),
             leads_since: self.leads_since,
             settings: &self.settings,
@@ -327,7 +333,7 @@ impl Scene {
             own_pod: self.own_pod.as_ref(),
             attachments: self.attachments,
             targets: self.targets.clone(),
-            group_keeps_its_nodes: &|| false,
+            group_keeps_its_nodes: &|| self.keeps_its_nodes,
             may_shrink: &|| self.may_shrink,
             turn: &|| self.turn.clone(),
             permit: &|| match left.get() {

@@ -309,6 +309,21 @@ fn somebody_elses_completion_of_our_hook_is_told_while_the_node_drains() {
 }
 
 #[test]
+fn the_end_of_a_hold_is_told_where_our_hook_is_deleted_meanwhile_and_of_no_hook_that_never_was() {
+    for (held, by_ours, told) in [(true, true, true), (false, true, false), (false, false, false)] {
+        let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        scene.put(pod("web").going(900));
+        if held {
+            let record = Record { heartbeat_timeout_seconds: Some(60), ..scene.record() };
+            scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        }
+        let lifecycle = if by_ours { Lifecycle::TerminatingProceed } else { Lifecycle::Terminating };
+        shown(&mut scene, lifecycle);
+        assert_eq!(reasons(&scene.plan()).contains(&"ScaleInHookOver"), told, "{held}");
+    }
+}
+
+#[test]
 fn a_daemonset_that_the_watch_does_not_show_is_looked_up_once() {
     let of = |name: &str, uid: &str| PodView {
         daemon: Some(DaemonOwner::DaemonSet { uid: uid.into(), name: "old".into() }),
