@@ -1,11 +1,13 @@
 //! Requests and watches take time.
 
 use futures::{StreamExt as _, pin_mut};
+use jiff::fmt::rfc2822::DateTimeParser;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
+use crate::sim::http::World;
 use crate::sim::span::Span;
 
 /// A cluster whose requests take this long each way.
@@ -25,6 +27,16 @@ async fn a_request_takes_time_to_arrive_and_its_answer_to_come_back() {
     assert_eq!(began.elapsed().as_secs(), 4);
     let cordoned = |event: &Event| matches!(event, Event::Request { verb: Verb::Patch, .. });
     assert_eq!(sim.now().duration_since(moment(&sim.cluster, cordoned)).as_secs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_dated_when_it_is_given_however_late_it_comes() {
+    let sim = slow(3);
+    let began = sim.now();
+    let request = http::Request::get("/api/v1/nodes").body(bytes::Bytes::new()).expect("a request");
+    let answer = World::call(&sim.cluster, request).await.expect("an answer");
+    let date = DateTimeParser::new().parse_timestamp(&answer.headers()[http::header::DATE]).expect("a date");
+    assert_eq!((date.duration_since(began).as_secs(), sim.now().duration_since(began).as_secs()), (3, 6));
 }
 
 #[tokio::test(start_paused = true)]
