@@ -51,7 +51,7 @@ pub struct Claims {
     is_somebodys: bool,
     /// The record that somebody has taken off, or written something else over.
     overruled: Option<Record>,
-    /// Whether that was written directly over it.
+    /// Whether that was written over it, with no time between in which it was off.
     is_written_over: bool,
 }
 
@@ -71,7 +71,8 @@ impl Claims {
         let written = node.record.as_deref();
         // What was listed once is there as long as the record, or the taint.
         let is_marked = node_patch::has_our_taint(node);
-        if written.is_none() && !is_marked {
+        let is_requested = written.is_some_and(|it| matches!(it.written(), Written::Request(_)));
+        if !is_marked && (written.is_none() || is_requested && node.marks.is_none()) {
             self.marks.clear();
         }
         // What is called off comes off together.
@@ -89,13 +90,15 @@ impl Claims {
         if self.written.as_ref() == written {
             return;
         }
-        let before = match self.believed.take() {
-            Some(Written::Record(record)) => Some(record),
-            _ => None,
+        let (before, is_over_that) = match self.believed.take() {
+            Some(Written::Record(record)) => (Some(record), true),
+            // Written again before the record is back.
+            Some(Written::Request(_) | Written::Unreadable(_)) => (None, self.is_written_over),
+            None => (None, false),
         };
         self.written = written.cloned();
         self.is_somebodys = false;
-        self.is_written_over = before.is_some();
+        self.is_written_over = is_over_that;
         self.overruled = before.clone().or_else(|| self.overruled.take()).filter(|_| is_marked);
         let Some(written) = written else { return self.ours.clear() };
         self.believed = Some(match written.written().clone() {
@@ -173,7 +176,7 @@ impl Claims {
         self.overruled.as_ref().filter(|record| record.instance == *instance)
     }
 
-    /// The same, if somebody has written a request directly over it.
+    /// The same, if somebody has written a request over it, with no time between in which it was off.
     pub fn written_over(&self, instance: &InstanceId) -> Option<&Record> {
         let is_by_a_request = self.is_written_over && matches!(self.believed, Some(Written::Request(_)));
         self.overruled(instance).filter(|_| is_by_a_request)

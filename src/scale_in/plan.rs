@@ -441,8 +441,12 @@ fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
 const OTHERS_TAKE_IT_UP: SignedDuration = SignedDuration::from_secs(10);
 
 fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
-    let (Membership::In { group, lifecycle, .. }, Some(instance)) = (&s.instance, &s.node.instance) else {
+    let (Membership::In { group, lifecycle, seen }, Some(instance)) = (&s.instance, &s.node.instance) else {
         if matches!(s.instance, Membership::Elsewhere { .. }) {
+            // Closed for a scale-in over which it was written while nobody looked.
+            if s.has_scale_in_marks() {
+                return without_record(s, plan);
+            }
             let told = later(s.record_seen, OTHERS_TAKE_IT_UP);
             if s.now < told {
                 plan.wake(told);
@@ -462,6 +466,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     if let Some(expected) = s.expected.filter(|expected| expected.treatment == Treatment::Drain)
         && lifecycle.is_node()
         && !notices::may_wait(s.notices, s.now)
+        && !is_of_no_use(s, &expected)
     {
         // It goes now, whoever else is before it.
         return begin_for_notice(s, group, &expected, plan);
@@ -469,9 +474,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let ends_at = end_of(s, instance);
     // For its root volume: its pods are to leave now, whatever becomes of the request.
     let is_held = lifecycle.is_held() && s.hook.ours().is_some();
-    // Of what is closed for an earlier run's scale-in, over which it was written while nobody looked, it begins at once.
-    let is_under_way = s.has_scale_in_marks();
-    let may_wait = !is_held && !is_under_way && (ends_at.is_none() || notices::is_far(ends_at, s.now));
+    let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
     if may_wait && let Some(group) = release::keeps_it(s) {
         return s.announce(plan, events::terminates_nothing(group));
     }
@@ -481,11 +484,19 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
             return begin_for_hook(s, group, plan);
         }
         if ends_at.is_none() {
+            if s.has_scale_in_marks() && !release::may_still_end(s, *seen, plan) {
+                return take_off(s, plan, events::cannot_shrink(group));
+            }
             return s.announce(plan, events::cannot_shrink(group));
         }
         release = Release::Terminate;
     }
-    if may_wait && let Turn::Waits(ahead) = (s.turn)() {
+    // A node that is closed for a scale-in of an earlier run, over which it was written while nobody looked, does not stay so.
+    let is_under_way = node_patch::has_our_taint(s.node);
+    if may_wait
+        && !is_under_way
+        && let Turn::Waits(ahead) = (s.turn)()
+    {
         if request.since.is_none() {
             s.patch(plan, node_patch::with_request(s.node, &request.waiting(s.theirs(s.now))), Vec::new());
         }

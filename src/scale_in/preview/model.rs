@@ -124,7 +124,9 @@ impl<'a> Model<'a> {
             }
             let exits = self.pods.values().filter_map(|pod| pod.deletion_timestamp).min();
             // Only time goes on, and nothing that it brings ends the wait.
-            if exits.is_none() && !is_limited && self.phase == Some(Phase::Draining) {
+            let is_kept =
+                self.phase == Some(Phase::Releasing) && self.facts.member().is_some_and(|it| it.is_kept);
+            if exits.is_none() && !is_limited && (is_kept || self.phase == Some(Phase::Draining)) {
                 break;
             }
             let Some(next) = wake_at.into_iter().chain(exits).min() else { break };

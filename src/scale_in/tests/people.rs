@@ -9,6 +9,7 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events::{self, ScaleInEvent};
 use crate::scale_in::membership::Membership;
+use crate::scale_in::memory::Memory;
 use crate::scale_in::record::{Cause, Release};
 use crate::scale_in::turn::Turn;
 
@@ -272,4 +273,42 @@ fn a_scale_in_that_was_called_off_does_not_come_back_with_the_next_request() {
     let mut scene = scene.annotated("now");
     assert_eq!(reasons(&scene.plan()), [""; 0]);
     assert_eq!(scene.record().cause, Cause::Autoscaler);
+}
+
+#[test]
+fn a_second_request_before_the_record_is_back_begins_no_other_either() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    scene.plan();
+    scene.from_another_run = false;
+    let mut scene = scene.annotated("now");
+    let view = scene.view();
+    scene.memory.claims.see(&view, false, scene.now);
+    let mut scene = scene.annotated("replace");
+    scene.plan();
+    assert_eq!(
+        (scene.record().cause, scene.record().release),
+        (Cause::Autoscaler, Release::TerminateAndDecrement)
+    );
+}
+
+#[test]
+fn a_request_over_a_record_that_nobody_has_seen_waits_for_no_turn_and_one_that_cannot_be_opens_the_node() {
+    for (word, may_shrink, begins) in [("replace", true, true), ("now", true, true), ("now", false, false)] {
+        let mut scene = node().by_autoscaler().with(pod("web").going(900));
+        scene.plan();
+        let mut scene = scene.annotated(word);
+        scene.memory = Memory::default();
+        (scene.turn, scene.may_shrink) = (Turn::waits(1, 3), may_shrink);
+        let told = reasons(&scene.plan());
+        assert_eq!(scene.view().scale_in().is_some(), begins, "{word}: {told:?}");
+        assert_eq!(spec(&scene).0, begins, "{word}");
+        assert_eq!(told.contains(&"ScaleInNotPossible"), !begins, "{told:?}");
+    }
+    // Of an instance that has left its group alive.
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    scene.plan();
+    let mut scene = scene.annotated("now");
+    (scene.memory, scene.instance) = (Memory::default(), Membership::Elsewhere { seen: at(0) });
+    scene.plan();
+    assert_eq!(spec(&scene), (false, vec![], false));
 }

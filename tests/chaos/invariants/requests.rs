@@ -159,6 +159,11 @@ fn nodes(history: &History, from: Timestamp, to: Timestamp) -> BTreeSet<&str> {
     let instances = history.lives.keys().filter(is_wished).chain(warmed).filter(is_there);
     let mut nodes: BTreeSet<&str> =
         instances.filter_map(|id| history.names.get(id)).map(String::as_str).collect();
+    // A notice is looked at, also of a machine that somebody has set aside.
+    nodes.extend(history.diary.iter().take_while(|(at, _)| *at < to).filter_map(|(_, note)| match note {
+        Note::Asked(_, machine) => Some(machine.node.as_str()),
+        _ => None,
+    }));
     let mut gone = BTreeSet::new();
     for entry in history.cluster.iter().take_while(|entry| entry.at < to) {
         match &entry.what {
