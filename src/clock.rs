@@ -79,7 +79,7 @@ impl Clock {
     }
 
     /// By how much the wall clock is ahead of ours now.
-    pub fn ahead(&self) -> SignedDuration {
+    fn ahead(&self) -> SignedDuration {
         self.wall().duration_since(self.now())
     }
 

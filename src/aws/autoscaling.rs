@@ -86,7 +86,7 @@ impl Aws {
     pub async fn describe_group_now(&self, name: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
         for pause in DESCRIBED_AFTER {
             sleep(pause).await;
-            let found = self.groups(READ_NOW, std::slice::from_ref(name), &[]).await?;
+            let found = self.batch(READ_NOW, std::slice::from_ref(name)).await?;
             if let Some(group) = found.into_iter().find(|found| found.name == *name) {
                 return Ok(Some(group));
             }

@@ -1,6 +1,6 @@
 //! When the grace of pods ends that are asked to go, by our clock. Pure.
 //!
-//! The API server dates that by its own clock, of which we know some seconds more or less what it reads. That a pod has
+//! The API server dates that by its own clock, which we know but for some seconds. That a pod has
 //! been asked, and with how much grace, is seen by a clock that is never set: it was asked by then, and, if it was seen unasked before,
 //! hardly sooner.
 

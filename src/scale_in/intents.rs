@@ -206,11 +206,8 @@ impl Intents {
             record.ends_at = before.and_then(|before| before.ends_at);
             record.terminate_at = before.and_then(|before| before.terminate_at);
             record.release_by = deadline::limit(ours, &record, None);
-            let source = match self
-                .cluster
-                .patch_node(node, &node_patch::with_record(&view, &record, self.clock.latest()))
-                .await
-            {
+            let patch = node_patch::with_record(&view, &record, self.clock.latest());
+            let source = match self.cluster.patch_node(node, &patch).await {
                 Ok(written) => {
                     self.nodes.update(written);
                     return Ok(Accepted::New);

@@ -345,7 +345,6 @@ fn objects(input: &[u8]) -> Result<Told, String> {
             hook: HookState::Known(TerminatingHooks::default()),
             drain_timeout: Some(tags::DrainTimeout::After(std::time::Duration::from_mins(5))),
             removable: Ok(()),
-            is_kept: false,
         }),
         settings: ebbtide::scale_in::Settings::default(),
     };

@@ -1,16 +1,21 @@
 //! The wall clock of the machine that the program runs on is set back or forward in mid-drain.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use ebbtide::aws::Aws;
-use ebbtide::sim::cluster::{budget, pod, replica_set};
-use ebbtide::sim::http::aws_client;
+use ebbtide::sim::cluster::{Cluster, budget, pod, replica_set};
+use ebbtide::sim::http::{Lost, Request, Response, World, aws_client, kube_client};
+use http::header::DATE;
 use jiff::SignedDuration;
+use jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
 
 use crate::journal_queries::{
     asked, decrements, in_phase, is_asked, is_released, longest_silence, notes, phase_at, released_at,
 };
 use crate::scene::{Cause, Scene, group, held_group, running, seconds};
+use crate::status::status;
 
 const STEPS: [SignedDuration; 2] = [SignedDuration::from_hours(-1), SignedDuration::from_hours(1)];
 
@@ -204,4 +209,56 @@ async fn a_clock_that_was_wrong_when_the_record_was_written_holds_nothing_up_aft
     let flushed =
         released_at(&scene.world, &machine).duration_since(phase_at(&scene.world, &machine, "Flushing"));
     assert!(flushed <= SignedDuration::from_secs(60), "{flushed}");
+}
+
+/// Two API servers behind one address: every other answer is by a clock that is six minutes ahead.
+struct Two {
+    cluster: Cluster,
+    answers: AtomicUsize,
+}
+
+#[async_trait]
+impl World for Two {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        let mut answer = self.cluster.call(request).await?;
+        if self.answers.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            let date = DateTimeParser::new().parse_timestamp(&answer.headers()[DATE]).expect("a date");
+            let ahead = date + SignedDuration::from_mins(6);
+            let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&ahead).expect("a date");
+            answer.headers_mut().insert(DATE, date.parse().expect("a header"));
+        }
+        Ok(answer)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_is_whole_though_the_clocks_of_two_api_servers_are_minutes_apart() {
+    for group in [group(2), held_group(2, 60)] {
+        for cause in [Cause::Autoscaler, Cause::Operator] {
+            let way = |cluster| {
+                let two = Two { cluster, answers: AtomicUsize::default() };
+                kube_client(Arc::new(two))
+            };
+            let mut scene = Scene::behind(group.clone(), way).await;
+            let machine = scene.first();
+            scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+            scene.scale_in(&machine, cause).await;
+            scene.until(|w| is_asked(w, "web")).await;
+            scene.kill().await;
+            scene.until_gone(&machine).await;
+            scene.assert_left_well(&machine);
+            assert_eq!(decrements(&scene.world), 1, "{cause:?}");
+            let flushed = released_at(&scene.world, &machine).duration_since(phase_at(
+                &scene.world,
+                &machine,
+                "Flushing",
+            ));
+            assert!(flushed >= SignedDuration::from_secs(5), "{flushed} {cause:?}");
+            scene.pass_some(seconds(60)).await;
+            let ended = status(scene.program()).await["ended"].clone();
+            let outcomes: Vec<_> =
+                ended.as_array().into_iter().flatten().map(|one| &one["outcome"]).collect();
+            assert_eq!(outcomes, ["released"], "{cause:?}: {ended}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::aws::{Instance, Lifecycle};
 use crate::cluster::{Budget, Nodes, PodView, Store};
 use crate::groups::Group;
 use crate::groups::hooks::HookState;
-use crate::groups::sizes::{self, SizeError};
+use crate::groups::sizes::SizeError;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::scale_in::class::{Class, Daemon};
 use crate::scale_in::context::removable;
@@ -62,11 +62,14 @@ pub struct Member {
     pub drain_timeout: Option<DrainTimeout>,
     /// Whether the group may shrink by it.
     pub removable: Result<(), SizeError>,
-    /// Whether the group ends none of its instances on request at present.
-    pub is_kept: bool,
 }
 
 impl Member {
+    /// Whether the group ends none of its instances on request at present.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self.removable, Err(SizeError::Stopped { .. }))
+    }
+
     /// An instance of a group, with the Nodes of the cluster and the group's hooks.
     pub fn of(group: &Group, instance: &Instance, nodes: &Nodes, hook: HookState) -> Self {
         let asg = &group.asg;
@@ -76,7 +79,6 @@ impl Member {
             hook,
             drain_timeout: tags::drain_timeout(&asg.tags),
             removable: removable(nodes, asg, &instance.id),
-            is_kept: sizes::keeps_its_nodes(asg),
         }
     }
 }

@@ -79,8 +79,9 @@ fn refusal(facts: &Facts, record: &Record, under_way: bool) -> Option<String> {
         return Some("its instance is in none of the selected groups: nothing would be done".to_owned());
     }
     let member = facts.member().filter(|_| !under_way)?;
-    let is_to_shrink = record.release == Release::TerminateAndDecrement && member.lifecycle.is_live();
-    let why = member.removable.as_ref().err().filter(|_| is_to_shrink)?;
+    let is_asked_for = record.release == Release::TerminateAndDecrement
+        || record.cause == Cause::Operator && member.is_kept();
+    let why = member.removable.as_ref().err().filter(|_| is_asked_for && member.lifecycle.is_live())?;
     let refused =
         if record.cause == Cause::Operator { "the request is not met" } else { "DeleteNodes is refused" };
     let instead = match why {

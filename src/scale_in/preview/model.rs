@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
 
-use super::data::{BudgetPreview, End, Facts, PodPreview, PodTreatment, Step, What};
+use super::data::{BudgetPreview, End, Facts, Member, PodPreview, PodTreatment, Step, What};
 use crate::aws::Lifecycle;
 use crate::clock::{elapsed, later};
 use crate::cluster::{Answer, BudgetSeen, NodeView, PodView};
@@ -124,9 +124,12 @@ impl<'a> Model<'a> {
             }
             let exits = self.pods.values().filter_map(|pod| pod.deletion_timestamp).min();
             // Only time goes on, and nothing that it brings ends the wait.
-            let is_kept =
-                self.phase == Some(Phase::Releasing) && self.facts.member().is_some_and(|it| it.is_kept);
-            if exits.is_none() && !is_limited && (is_kept || self.phase == Some(Phase::Draining)) {
+            let ends_nothing = match self.phase {
+                Some(Phase::Draining) => true,
+                Some(Phase::Releasing) => self.facts.member().is_some_and(Member::is_kept),
+                _ => false,
+            };
+            if exits.is_none() && !is_limited && ends_nothing {
                 break;
             }
             let Some(next) = wake_at.into_iter().chain(exits).min() else { break };
@@ -228,7 +231,7 @@ impl<'a> Model<'a> {
             own_pod: None,
             attachments: self.facts.attachments,
             targets: Targets::NotAsked,
-            group_keeps_its_nodes: &|| member.is_some_and(|member| member.is_kept),
+            group_keeps_its_nodes: &|| member.is_some_and(Member::is_kept),
             may_shrink: &|| member.is_none_or(|member| member.removable.is_ok()),
             turn: &|| Turn::Now,
             permit: &|| Permit::Granted,

@@ -71,7 +71,6 @@ fn facts(pods: Vec<PodView>, budgets: Vec<PodDisruptionBudget>) -> Facts {
             hook: HookState::Known(TerminatingHooks::default()),
             drain_timeout: None,
             removable: Ok(()),
-            is_kept: false,
         }),
         settings: settings(),
     }
@@ -226,10 +225,34 @@ fn what_would_not_begin_says_why() {
     assert!(why.contains("2 instances, its minimum is 3") && why.contains("replace"), "{why}");
     let why = refused(&suspended);
     assert!(why.contains("Terminate is suspended") && !why.contains("replace"), "{why}");
+    suspended
+        .node
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .insert(names::RECORD.into(), "replace".into());
+    let why = refused(&suspended);
+    assert!(why.contains("Terminate is suspended: the request is not met"), "{why}");
     for (facts, word) in [(elsewhere, "provider id"), (outside, "none of")] {
         let why = refused(&facts);
         assert!(why.contains(word), "{why}");
     }
+}
+
+#[test]
+fn a_drained_node_of_a_group_that_terminates_nothing_waits() {
+    let mut facts = facts(vec![pod("web", 30)], Vec::new());
+    let why = "its process Terminate is suspended".to_owned();
+    member(&mut facts).removable = Err(SizeError::Stopped { group: "web".into(), change: "shrink", why });
+    let record =
+        Record::new(Cause::Operator, "web", "i-0123456789abcdef0", Release::TerminateAndDecrement, at(NOW));
+    let annotations = facts.node.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::RECORD.into(), crate::scale_in::record::write(&record));
+    let preview = played(&facts);
+    assert!(matches!(preview.end, End::Waits { .. }), "{preview:#?}");
+    assert!(preview.steps.iter().all(|step| step.what != What::Terminate), "{preview:#?}");
+    let last = preview.steps.last().expect("it was drained");
+    assert!(last.after_seconds < 60, "{preview:#?}");
 }
 
 #[test]

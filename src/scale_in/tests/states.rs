@@ -281,6 +281,15 @@ fn the_node_of_an_instance_that_is_gone_is_deleted_after_a_while_unless_a_kubele
         assert_eq!(plans.iter().any(deletes), expected, "{ready_is} {release:?} {ends_at:?}");
         assert!(!plans.iter().any(|plan| plan.actions.contains(&Action::Refresh)), "one is enough");
     }
+    // Or its record, which somebody has taken off too late, says so.
+    let mut scene = gone("Unknown", Release::CompleteHook, None);
+    scene.memory.lost = Some(scene.record());
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    for (second, expected) in [(299, false), (300, true)] {
+        scene.now = at(second);
+        scene.instance = Membership::Elsewhere { seen: scene.now };
+        assert_eq!((0..4).any(|_| deletes(&scene.plan())), expected, "{second}");
+    }
     let mut scene = gone("Unknown", Release::CompleteHook, None);
     scene.now = at(299);
     scene.instance = Membership::Elsewhere { seen: scene.now };
