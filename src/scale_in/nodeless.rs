@@ -1,12 +1,14 @@
-//! When to let go of a held instance that has no Node. Pure.
+//! When to let go of a held instance that has no Node, and what becomes of its pods. Pure.
 //!
 //! If it never had a Node, there is nothing to drain. If its Node object was deleted, workloads may still run: their pods
 //! are garbage-collected within a minute or so, and the live kubelet leaves the grace whole of those that had been asked to go; up to 1.30, of
-//! all.
+//! all. So the others are asked before that.
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::memory::Memory;
 use crate::clock::later;
+use crate::cluster::PodView;
 
 /// How long a Node may take to register: an instance taken out while booting may still join. An EKS node joins within
 /// about a minute; a watch of Nodes that has fallen silent is noticed 20 s later.
@@ -18,6 +20,10 @@ const NEVER_REGISTERED: SignedDuration = SignedDuration::from_secs(90);
 /// Source: [pod garbage
 /// collector](https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/podgc/gc_controller.go).
 const COLLECTED: SignedDuration = SignedDuration::from_mins(2);
+
+/// How long after its Node has gone a pod is asked to go that its budget or its own wish has kept until then: in less than 40 s it is
+/// collected with two seconds. A Node that is made anew meanwhile, by a kubelet that is restarted, keeps its pods.
+const ASKED_AFTER: SignedDuration = SignedDuration::from_secs(20);
 
 /// Grace assumed for pods of which nothing is known, as after a restart: the most that cluster-autoscaler grants by
 /// default (`--max-graceful-termination-sec`).
@@ -68,6 +74,22 @@ pub(super) fn needed_until(
 ) -> Timestamp {
     let grace = longest_grace.map_or(UNKNOWN_GRACE, SignedDuration::from_secs);
     later(later(now, COLLECTED), grace.max(crate::clock::signed(flush)))
+}
+
+/// When workloads are asked to go whose Node is gone since then.
+pub(super) fn asked_at(gone: Timestamp) -> Timestamp {
+    later(gone, ASKED_AFTER)
+}
+
+/// When nothing is left of the pods of a Node that is gone since then.
+pub(super) fn collected_by(gone: Timestamp) -> Timestamp {
+    later(gone, COLLECTED)
+}
+
+/// Whether a pod is a workload that nobody has asked to go.
+pub(super) fn is_unasked(pod: &PodView, memory: &Memory) -> bool {
+    let is_asked = pod.deletion_timestamp.is_some() || memory.asked.contains_key(&pod.uid);
+    pod.daemon.is_none() && !pod.mirror && !pod.finished && !is_asked
 }
 
 #[cfg(test)]

@@ -207,9 +207,11 @@ async fn delete(
     }
     // A place may have been waited for for minutes. Workloads may have come meanwhile, for which DaemonSet pods stay.
     let is_so_still = |record: &Record| owner.is_some() || record.phase != Phase::Draining;
+    // Of a workload whose Node has gone in mid-drain the pod is collected in seconds, with less grace than it gets here.
     let is_wanted = || {
         let now = shared.nodes.get(&node.name);
-        shared.leadership.leads() && now.is_some_and(|node| node.scale_in().is_some_and(is_so_still))
+        let is_so = now.map_or(owner.is_some(), |node| node.scale_in().is_some_and(is_so_still));
+        shared.leadership.leads() && is_so
     };
     let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
     let how = if owner.is_some() { Removal::Deletion } else { Removal::DaemonSet };

@@ -22,13 +22,13 @@ use super::context::{
     Shared, attachments_on, expected, keeps_its_nodes, may_shrink, membership, needs_worker, our_limit,
     primary_of, targets, with_twins,
 };
-use super::deadline::OurLimit;
+use super::deadline::{OurLimit, grace_to_ask};
 use super::events::{Reason, ScaleInEvent};
 use super::eviction_rate::Permit;
 use super::history::{Ended, Ending};
 use super::membership::Membership;
-use super::memory::Memory;
-use super::nodeless::needed_until;
+use super::memory::{Memory, Task};
+use super::nodeless::{self, needed_until};
 use super::operator_queue;
 use super::outcome::Outcome;
 use super::perform::perform;
@@ -146,6 +146,9 @@ pub(super) struct Worker {
     record_seen: RecordSeen,
     /// The Node's instance.
     instance: Option<InstanceId>,
+    /// The Node as it was last, and since when it is gone.
+    last: Option<Arc<NodeView>>,
+    gone: Option<Timestamp>,
     /// Told when this node is the first that may evict a pod.
     eviction_slot_free: Arc<Notify>,
     /// No plan has been made yet.
@@ -160,6 +163,8 @@ impl Worker {
             instance: shared.nodes.get(&name).and_then(|node| node.instance.clone()),
             eviction_slot_free: Arc::default(),
             at_start,
+            last: None,
+            gone: None,
             shared,
             nodes: [name.clone()].into(),
             name,
@@ -256,11 +261,12 @@ impl Worker {
     /// Plans, and starts the actions.
     fn step(&mut self) -> Next {
         let node = self.shared.nodes.get(&self.name);
-        let Some(node) = node else {
-            self.note_what_runs_on();
-            self.note_course(None, None);
+        let Some(node) = node else { return self.step_without_node() };
+        if self.gone.is_some() {
+            // Its kubelet has registered again: the next worker begins with this Node as it is.
             return Next::Stop;
-        };
+        }
+        self.last = Some(Arc::clone(&node));
         let look = self.look(&node);
         let (now, leads) = (look.now, look.leads);
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
@@ -333,6 +339,56 @@ impl Worker {
         }
         // A wake time that has passed must not cause a busy loop.
         Next::Wait(wake_at.map(|at| if at > now { at } else { now + SHORTEST_WAIT }))
+    }
+
+    /// The Node is gone. Workloads that nobody has asked to go are, before they are collected, if the scale-in's machine lives.
+    fn step_without_node(&mut self) -> Next {
+        let now = self.shared.clock.now();
+        let gone = self.gone.unwrap_or_else(|| self.note_gone(now));
+        let is_ours = |node: &Arc<NodeView>| {
+            let instance = node.instance.as_ref();
+            let is_believed = instance.and_then(|id| self.memory.claims.record_of(id)).is_some();
+            let snapshot = self.shared.groups.latest();
+            is_believed && matches!(membership(snapshot.as_deref(), node), Membership::In { .. })
+        };
+        let Some(node) = self.last.clone().filter(is_ours) else { return Next::Stop };
+        let pods = self.pods.by_uid.borrow();
+        let unasked = pods.values().filter(|pod| nodeless::is_unasked(pod, &self.memory)).cloned();
+        let unasked: Vec<PodView> = unasked.collect();
+        drop(pods);
+        let (asked_at, mut wake_at) = (nodeless::asked_at(gone), nodeless::collected_by(gone));
+        if unasked.is_empty() || wake_at <= now {
+            return Next::Stop;
+        }
+        if asked_at > now {
+            return Next::Wait(Some(asked_at));
+        }
+        if !self.shared.leadership.leads() {
+            return Next::Wait(Some(wake_at));
+        }
+        for pod in unasked {
+            match self.memory.may_try_at(&Task::DeletePod(pod.uid.clone())) {
+                Some(at) if at <= now => {
+                    tracing::warn!(node = self.name.as_str(), pod = %pod.name, "the Node was deleted in mid-drain: the pod is asked to go with its whole grace before it is collected without");
+                    let grace = grace_to_ask(None, pod.grace_seconds, now);
+                    let owner = Some((pod.owner(), false));
+                    self.start(&node, Action::Delete { pod: pod.name, uid: pod.uid, grace, owner });
+                }
+                Some(at) => wake_at = wake_at.min(at),
+                None => {}
+            }
+        }
+        Next::Wait(Some(wake_at))
+    }
+
+    /// Notes that the Node is gone, and what of that others must know. Returns when that was.
+    fn note_gone(&mut self, now: Timestamp) -> Timestamp {
+        self.note_what_runs_on();
+        self.note_course(None, None);
+        self.shared.waiting.forget(&self.name);
+        self.shared.eviction_rate.leave(&self.name);
+        self.shared.load_balancers.leave(&self.name);
+        *self.gone.insert(now)
     }
 
     /// Notes for people and metrics what the plan says of the scale-in, and starts its actions.

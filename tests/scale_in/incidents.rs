@@ -123,6 +123,44 @@ async fn the_node_object_is_deleted_in_mid_drain_under_a_live_machine() {
     }
 }
 
+/// In mid-drain, the Node is deleted of two pods that a budget and their own wish keep: `web` and `patient`.
+async fn deletes_the_node_of_kept_pods(group: GroupSpec) -> (Scene, Machine) {
+    let scene = Scene::with(group).await;
+    let machine = scene.first();
+    let on = machine.name.as_str();
+    let patient = pod("patient").on(on).annotation("ebbtide/drain", "wait");
+    let pods = [pod("web").on(on), patient].map(|pod| pod.grace(300).exits_after(250));
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run(pods).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| !eviction_requests(w).is_empty()).await;
+    let nodes: Api<Node> = Api::all(cluster(&scene).client());
+    nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+    (scene, machine)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_budget_or_a_wish_keeps_has_its_whole_grace_though_the_node_object_is_deleted() {
+    for group in groups() {
+        let (scene, _) = deletes_the_node_of_kept_pods(group).await;
+        scene.pass_some(Duration::from_mins(12)).await;
+        assert!(has_exited(&scene.world, "web") && has_exited(&scene.world, "patient"));
+        assert_nothing_cut(&scene);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_budget_or_a_wish_keeps_stays_where_the_kubelet_makes_the_node_anew() {
+    for group in groups() {
+        let (scene, machine) = deletes_the_node_of_kept_pods(group).await;
+        scene.pass_some(seconds(10)).await;
+        cluster(&scene).restart_kubelet(&machine.name);
+        scene.pass_some(Duration::from_mins(12)).await;
+        assert!(scene.world.cluster.has_node(&machine.name));
+        assert!(!has_exited(&scene.world, "web") && !has_exited(&scene.world, "patient"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_node_object_is_deleted_before_the_group_takes_the_machine() {
     let scene = Scene::with(held_group(2, 60)).await;
