@@ -54,7 +54,14 @@ impl Collector for Age {
             Some(&Unit::Seconds),
             MetricType::Gauge,
         )?;
-        ConstGauge::new(elapsed(seen, self.clock.now()).as_secs_f64()).encode(gauge)
+        ConstGauge::new(elapsed(seen, self.clock.now()).as_secs_f64()).encode(gauge)?;
+        let gauge = encoder.encode_descriptor(
+            "ebbtide_refresh_age_limit",
+            "From which age on the last refresh counts no more: cluster-autoscaler gets UNAVAILABLE",
+            Some(&Unit::Seconds),
+            MetricType::Gauge,
+        )?;
+        ConstGauge::new(self.groups.max_age().as_secs_f64()).encode(gauge)
     }
 }
 

@@ -400,7 +400,7 @@ impl UnderWay {
     }
 }
 
-/// A drain that has gone on for so long, and was to have more than [`LONG`] ...
+/// A drain that has gone on for so long, for half of its time at least, and was to have more than [`LONG`] ...
 const LASTING: Duration = Duration::from_mins(10);
 /// ... is worth a look when its limit comes near: shorter limits are a notice's, or somebody's choice.
 const LONG: Duration = Duration::from_mins(30);
@@ -408,8 +408,8 @@ const LONG: Duration = Duration::from_mins(30);
 /// What is left of the time of a long drain that has gone on for a while.
 fn limit_left(record: &Record, now: Timestamp) -> Option<Duration> {
     let limit = record.release_by.filter(|_| record.phase == Phase::Draining)?;
-    let is_long = elapsed(record.requested_at, limit) > LONG;
-    (is_long && elapsed(record.requested_at, now) >= LASTING).then(|| elapsed(now, limit))
+    let (whole, so_far) = (elapsed(record.requested_at, limit), elapsed(record.requested_at, now));
+    (whole > LONG && so_far >= LASTING.max(whole / 2)).then(|| elapsed(now, limit))
 }
 
 /// How many budgets have series of their own. More than these hold nodes up only if something is wrong with all of them.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::devices;
 use super::pods::Network;
 use crate::aws::TypeInfo;
+use crate::k8s::quantity;
 
 const KIB_PER_MIB: i64 = 1024;
 const KIB_PER_GIB: i64 = 1024 * 1024;
@@ -52,6 +53,23 @@ pub struct Resources {
     pub storage_kib: i64,
     /// Extended resources (devices, addresses of Windows nodes) and any others, by name.
     pub devices: BTreeMap<String, i64>,
+}
+
+impl Resources {
+    /// The same with the quantities that somebody gives for resources of these names; devices are left as they are.
+    pub(super) fn with_said(self, said: &BTreeMap<String, String>) -> Self {
+        let said = |resource: &str, unit: f64, computed: i64| {
+            let quantity = said.get(resource).and_then(|text| quantity::parse(text));
+            quantity.map_or(computed, |quantity| (quantity / unit) as i64)
+        };
+        Self {
+            cpu_millis: said("cpu", 0.001, self.cpu_millis),
+            memory_kib: said("memory", 1024.0, self.memory_kib),
+            pods: said("pods", 1.0, self.pods),
+            storage_kib: said("ephemeral-storage", 1024.0, self.storage_kib),
+            ..self
+        }
+    }
 }
 
 /// Capacity and allocatable of a node.

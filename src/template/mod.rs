@@ -157,7 +157,8 @@ impl Template {
         let difference = facts.learned.and_then(|learned| {
             let last = facts.types.iter().find(|candidate| candidate.info.name == learned.last)?;
             let real = learned.types.get(&learned.last)?;
-            Some(Difference::of(&computed(facts, settings, last, None)?.allocatable, &real.allocatable))
+            let computed = computed(facts, settings, last, None)?.allocatable;
+            Some(Difference::of(&computed.with_said(&facts.tags.resources), &real.allocatable))
         });
         let encoded = node::build(facts, zone, first.info, &figures).encode_to_vec().into();
         let unshown = facts.types.iter().flat_map(|candidate| unshown(facts, candidate)).collect();

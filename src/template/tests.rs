@@ -225,6 +225,34 @@ fn a_device_that_no_settled_node_of_the_type_has_shown_is_named_unless_a_tag_say
 }
 
 #[test]
+fn a_difference_to_real_nodes_is_that_of_what_tags_say() {
+    let m5 = instance_type("m5.large", 2, 8, 3, 10);
+    let (zones, specs) = (["a".to_owned()], [Arc::new(LaunchSpec::default())]);
+    let types = [Candidate { info: &m5, specs: &specs }];
+    let allocatable =
+        Resources { cpu_millis: 1_500, memory_kib: 4_194_304, pods: 58, ..Resources::default() };
+    let learned = Learned {
+        types: [(m5.name.clone(), Figures { allocatable, ..Figures::default() })].into(),
+        last: m5.name.clone(),
+        ..Learned::default()
+    };
+    let difference = |said: &[(&str, &str)]| {
+        let tags = said.iter().map(|(name, value)| {
+            (format!("k8s.io/cluster-autoscaler/node-template/resources/{name}"), (*value).to_owned())
+        });
+        let (tags, _) = tags::read(&tags.collect());
+        let facts = Facts { learned: Some(&learned), ..bare(&types, &zones, &tags) };
+        let template = Template::of(&facts, &Settings::default()).expect("has a type and a zone");
+        template.difference.expect("a node was seen")
+    };
+    let untold = difference(&[]);
+    assert!(untold.cpu > 0.2 && untold.memory > 0.5 && untold.pods < -0.4, "{untold:?}");
+    let told = difference(&[("cpu", "1500m"), ("memory", "4Gi"), ("pods", "58")]);
+    assert_eq!(told, Difference { storage: untold.storage, ..Difference::default() });
+    assert!((difference(&[("memory", "8Gi")]).memory - 1.0).abs() < 1e-9, "what is said may be wrong");
+}
+
+#[test]
 fn a_tag_beats_what_eks_says_but_for_its_labels() {
     let (described, m5) = (described(), instance_type("m5.large", 2, 8, 3, 10));
     let tags = [

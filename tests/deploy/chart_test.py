@@ -248,6 +248,17 @@ class WhatIsRendered(unittest.TestCase):
         for kind in ("ServiceMonitor", "PrometheusRule"):
             self.assertEqual(one(things, kind)["metadata"]["labels"]["release"], "prometheus")
 
+    def test_alerts_that_are_disabled_are_left_out_and_no_others(self):
+        rules = yaml.safe_load(render.text("deploy/alerts/ebbtide.rules.yaml"))
+        off = {"EbbtideScaleInOld"} | {rule["alert"] for rule in rules["groups"][0]["rules"]}
+        for group in rules["groups"]:
+            group["rules"] = [rule for rule in group["rules"] if rule["alert"] not in off]
+        expected = {"groups": [group for group in rules["groups"] if group["rules"]]}
+        monitoring = {"prometheusRule": True, "disabledAlerts": sorted(off)}
+        self.assertEqual(one(chart(with_values(values("sidecar"), monitoring=monitoring)), "PrometheusRule")["spec"], expected)
+        with self.assertRaisesRegex(helm_python.HelmError, "there is no alert EbbtideScaleInOdl"):
+            chart(with_values(values("sidecar"), monitoring={**monitoring, "disabledAlerts": ["EbbtideScaleInOdl"]}))
+
 
 class ADryRun(unittest.TestCase):
     def test_it_is_alone_in_its_pod_and_keeps_nothing_from_others(self):

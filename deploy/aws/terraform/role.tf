@@ -11,6 +11,7 @@ locals {
     var.prices ? ["prices"] : [],
   )
 
+  pod_identity  = coalesce(var.pod_identity, var.oidc_provider_arn == null)
   oidc_provider = var.oidc_provider_arn == null ? "" : split("oidc-provider/", var.oidc_provider_arn)[1]
 
   trust_of_pod_identity = {
@@ -49,14 +50,14 @@ resource "aws_iam_role" "ebbtide" {
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
     Statement = concat(
-      [for statement in [local.trust_of_pod_identity] : statement if var.pod_identity],
+      [for statement in [local.trust_of_pod_identity] : statement if local.pod_identity],
       [for statement in [local.trust_of_the_service_account] : statement if var.oidc_provider_arn != null],
     )
   })
 
   lifecycle {
     precondition {
-      condition     = var.pod_identity || var.oidc_provider_arn != null
+      condition     = local.pod_identity || var.oidc_provider_arn != null
       error_message = "Nobody could assume the role: set pod_identity or oidc_provider_arn."
     }
   }
@@ -82,7 +83,7 @@ resource "aws_iam_role_policy" "ebbtide" {
 }
 
 resource "aws_eks_pod_identity_association" "ebbtide" {
-  count = var.pod_identity ? 1 : 0
+  count = local.pod_identity ? 1 : 0
 
   cluster_name    = var.cluster_name
   namespace       = var.namespace

@@ -27,9 +27,9 @@ variable "service_account" {
 }
 
 variable "pod_identity" {
-  description = "Whether pods get the role by EKS Pod Identity: the cluster needs the add-on eks-pod-identity-agent."
+  description = "Whether pods get the role by EKS Pod Identity: the cluster needs the add-on eks-pod-identity-agent. By default unless oidc_provider_arn is set: where there is an association, EKS gives pods no web identity."
   type        = bool
-  default     = true
+  default     = null
 }
 
 variable "oidc_provider_arn" {

@@ -54,6 +54,11 @@ struct Seen {
 }
 
 impl Groups {
+    /// The greatest age at which a snapshot counts.
+    pub fn max_age(&self) -> Duration {
+        self.max_age
+    }
+
     /// No groups yet. [`fresh`](Self::fresh) refuses snapshots older than `max_age`.
     pub fn new(max_age: Duration) -> Self {
         Self {
