@@ -24,8 +24,8 @@
 //! - [`app`] puts it together, [`config`] reads the flags, [`admin`], [`commands`] and [`telemetry`] let people look in.
 //!
 //! The floors of the house. A room imports only from floors below its own; of two on one floor, `main` imports `sim`, `app`
-//! and `commands` import `config`, `dry_run` imports `clock`. No files of a room need each other in a circle, outside `sim`. `tests/floors` reads this table and every
-//! import.
+//! and `commands` import `config`, `dry_run` imports `clock`. No files of a room need each other in a circle, outside `sim`.
+//! `tests/floors` reads this table and every import.
 //!
 //! | floor | rooms | what they are for |
 //! | --- | --- | --- |

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -85,7 +85,7 @@ impl Slots {
 
     /// A place for a newcomer, taken from another connection if none is free.
     pub fn take(self: &Arc<Self>, peer: Peer) -> Slot {
-        let mut taken = self.lock();
+        let mut taken = self.taken.lock();
         if let Some(id) = taken.to_shed(peer, self.all, self.of_a_peer)
             && let Some(place) = taken.slots.remove(&id)
         {
@@ -95,10 +95,6 @@ impl Slots {
         taken.next += 1;
         taken.slots.insert(id, Place { peer, heard: None, shed: shed.clone() });
         Slot { slots: Arc::clone(self), peer, id, shed }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock()
     }
 }
 
@@ -118,7 +114,7 @@ impl Slot {
     }
 
     fn heard(&self) {
-        if let Some(place) = self.slots.lock().slots.get_mut(&self.id) {
+        if let Some(place) = self.slots.taken.lock().slots.get_mut(&self.id) {
             place.heard = Some(Instant::now());
         }
     }
@@ -126,7 +122,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.lock().slots.remove(&self.id);
+        self.slots.taken.lock().slots.remove(&self.id);
     }
 }
 

@@ -36,8 +36,8 @@ pub struct NodeView {
     pub resource_version: String,
     /// EC2 instance id from `spec.providerID`; `None` if that is not of an instance.
     pub instance: Option<InstanceId>,
-    /// Its machine may be any, one of AWS too: `spec.providerID` is empty, or says neither which machine of AWS it is nor that it is
-    /// elsewhere.
+    /// Nothing tells which machine this is, so that it may be one of ours: `spec.providerID` is empty, or names neither a machine of AWS nor
+    /// another cloud's.
     pub is_unidentified: bool,
     /// `spec.providerID` as it is written, unless that is [`ProviderId::text_of_instance`] with the zone of its label.
     pub odd_provider_id: Option<Box<str>>,

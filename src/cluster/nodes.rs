@@ -72,14 +72,14 @@ struct Inner {
 impl Nodes {
     /// The Node of this name.
     pub fn get(&self, name: &str) -> Option<Arc<NodeView>> {
-        self.lock().by_name.get(name).cloned()
+        self.inner.lock().by_name.get(name).cloned()
     }
 
     /// Every Node that names this instance. The machine's own Node most likely comes first: Ready before others, then
     /// the oldest. A kubelet that came back under another name leaves a Node behind that is not Ready, and a made-up
     /// Node is younger.
     pub fn of_instance(&self, instance: &str) -> Vec<Arc<NodeView>> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let names = inner.by_instance.get(instance).into_iter().flatten();
         let mut nodes: Vec<_> = names.filter_map(|name| inner.by_name.get(name)).cloned().collect();
         nodes.sort_by_key(|node| own_first(node));
@@ -88,19 +88,19 @@ impl Nodes {
 
     /// The one Node that names this instance; `None` if there is none, or several.
     pub fn only_of_instance(&self, instance: &str) -> Option<Arc<NodeView>> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let names = inner.by_instance.get(instance).filter(|names| names.len() == 1)?;
         inner.by_name.get(names.first()?).cloned()
     }
 
     /// Whether a Node of this instance is marked to go: it carries a record or request of ours, or cluster-autoscaler's taint. Cheap.
     pub fn is_marked(&self, instance: &str) -> bool {
-        self.marked.load(Ordering::Acquire) > 0 && self.lock().marked.contains(instance)
+        self.marked.load(Ordering::Acquire) > 0 && self.inner.lock().marked.contains(instance)
     }
 
     /// Every Node of an instance with one that is marked to go.
     pub fn marked(&self) -> Vec<Arc<NodeView>> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let names = inner.marked.iter().filter_map(|instance| inner.by_instance.get(instance)).flatten();
         names.filter_map(|name| inner.by_name.get(name)).cloned().collect()
     }
@@ -110,7 +110,7 @@ impl Nodes {
         if !zone.is_empty() && self.odd.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let is_odd = zone.is_empty() || inner.odd.contains(instance);
         let names = inner.by_instance.get(instance).filter(|_| is_odd)?;
         let nodes = names.iter().filter_map(|name| inner.by_name.get(name));
@@ -123,7 +123,7 @@ impl Nodes {
     ///
     /// Source: [`--unhealthy-zone-threshold`](https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction), 55 %.
     pub fn are_mostly_silent(&self, then: Timestamp) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let left_behind = inner.silent.iter().take_while(|(since, _)| *since <= then).count();
         let silent = inner.silent.len() - left_behind;
         silent >= 3 && silent * 100 >= (inner.by_name.len() - inner.off - left_behind) * 55
@@ -131,17 +131,17 @@ impl Nodes {
 
     /// Whether several Nodes name this instance.
     pub fn has_twins(&self, instance: &str) -> bool {
-        self.lock().by_instance.get(instance).is_some_and(|names| names.len() > 1)
+        self.inner.lock().by_instance.get(instance).is_some_and(|names| names.len() > 1)
     }
 
     /// A Node whose machine may be any.
     pub fn unidentified(&self) -> Option<NodeName> {
-        self.lock().by_name.values().find(|node| node.is_unidentified).map(|node| node.name.clone())
+        self.inner.lock().by_name.values().find(|node| node.is_unidentified).map(|node| node.name.clone())
     }
 
     /// Every Node.
     pub fn all(&self) -> Vec<Arc<NodeView>> {
-        self.lock().by_name.values().cloned().collect()
+        self.inner.lock().by_name.values().cloned().collect()
     }
 
     /// Whether the first list is in. Only then does an unknown Node not exist.
@@ -152,14 +152,14 @@ impl Nodes {
     /// For how long the views have been complete and current; `None` while they may not be. Ask where acting on a
     /// missing Node would do harm.
     pub fn whole_for(&self) -> Option<Duration> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let since = inner.whole_since.filter(|_| !inner.is_listing)?;
         Instant::now().checked_duration_since(since)
     }
 
     /// For how long an instance's Node has been gone; `None` if it is there, or was never seen.
     pub fn gone_for(&self, instance: &str) -> Option<Duration> {
-        self.lock().gone.get(instance).map(Instant::elapsed)
+        self.inner.lock().gone.get(instance).map(Instant::elapsed)
     }
 
     /// Completes when the first list is in.
@@ -170,7 +170,7 @@ impl Nodes {
 
     /// Stores a Node, unless the stored one is newer.
     pub fn apply(&self, node: NodeView) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.is_known_better(&node) {
             return;
         }
@@ -181,7 +181,7 @@ impl Nodes {
     /// Stores the answer to a write of ours, unless the Node has gone meanwhile or the stored one is newer. Returns
     /// false if the answer is older than what was stored.
     pub fn update(&self, node: NodeView) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.by_name.get(&node.name).is_none_or(|known| known.uid != node.uid) {
             return true;
         }
@@ -200,7 +200,7 @@ impl Nodes {
     pub async fn changed(&self) -> BTreeSet<NodeName> {
         loop {
             let notified = self.dirty.notified();
-            let names = std::mem::take(&mut self.lock().dirty);
+            let names = std::mem::take(&mut self.inner.lock().dirty);
             if !names.is_empty() {
                 return names;
             }
@@ -210,12 +210,12 @@ impl Nodes {
 
     /// Notified of every change of one Node, until [`forget`](Self::forget).
     pub fn follow(&self, name: &str) -> Arc<Notify> {
-        Arc::clone(self.lock().waiting.entry(name.into()).or_default())
+        Arc::clone(self.inner.lock().waiting.entry(name.into()).or_default())
     }
 
     /// Ends [`follow`](Self::follow).
     pub fn forget(&self, name: &str) {
-        self.lock().waiting.remove(name);
+        self.inner.lock().waiting.remove(name);
     }
 
     fn changed_by(&self, inner: MutexGuard<'_, Inner>) {
@@ -223,10 +223,6 @@ impl Nodes {
         self.odd.store(inner.odd.len(), Ordering::Release);
         drop(inner);
         self.dirty.notify_one();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
     }
 }
 
@@ -345,7 +341,7 @@ impl Sink<Seen<Node>> for Nodes {
 
     fn reduce(&self, node: Seen<Node>) -> NodeView {
         let mut view = NodeView::from(&node);
-        self.lock().share(&mut view);
+        self.inner.lock().share(&mut view);
         view
     }
 
@@ -354,7 +350,7 @@ impl Sink<Seen<Node>> for Nodes {
     }
 
     fn delete(&self, gone: NodeView) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         // A newer Node of the same name stays.
         if inner.by_name.get(&gone.name).is_some_and(|known| known.uid == gone.uid) {
             inner.remove(&gone.name);
@@ -363,13 +359,13 @@ impl Sink<Seen<Node>> for Nodes {
     }
 
     fn listing(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.is_listing = true;
         inner.heard.clear();
     }
 
     fn reset(&self, nodes: Vec<NodeView>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let nodes: BTreeMap<NodeName, NodeView> =
             nodes.into_iter().map(|node| (node.name.clone(), node)).collect();
         let gone: Vec<NodeName> =
@@ -391,7 +387,7 @@ impl Sink<Seen<Node>> for Nodes {
 
     fn connected(&self, connected: bool) {
         let now = Instant::now();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let ahead = if connected { now } else { now + SILENCE };
         // A list that was just stored has set the moment already.
         if !connected || inner.whole_since.is_some_and(|since| since > now) {

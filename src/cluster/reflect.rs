@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -190,7 +190,7 @@ impl<V> Default for Store<V> {
 impl<V> Store<V> {
     /// Objects whose keys begin with `prefix` and that `wanted` accepts, by key.
     pub fn matching(&self, prefix: &str, wanted: impl Fn(&V) -> bool) -> Vec<Arc<V>> {
-        let items = self.lock();
+        let items = self.items.lock();
         let from = items.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         let prefixed = from.take_while(|(key, _)| key.starts_with(prefix));
         prefixed.filter(|(_, value)| wanted(value)).map(|(_, value)| Arc::clone(value)).collect()
@@ -198,17 +198,17 @@ impl<V> Store<V> {
 
     /// The object of this key.
     pub fn get(&self, key: &str) -> Option<Arc<V>> {
-        self.lock().get(key).cloned()
+        self.items.lock().get(key).cloned()
     }
 
     /// How many objects `wanted` accepts.
     pub fn count(&self, wanted: impl Fn(&V) -> bool) -> usize {
-        self.lock().values().filter(|value| wanted(value)).count()
+        self.items.lock().values().filter(|value| wanted(value)).count()
     }
 
     /// Whether there is an object of this key.
     pub fn contains(&self, key: &str) -> bool {
-        self.lock().contains_key(key)
+        self.items.lock().contains_key(key)
     }
 
     /// Whether the first list is in.
@@ -219,10 +219,6 @@ impl<V> Store<V> {
     /// Changes whenever the store does.
     pub fn versions(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<V>>> {
-        self.items.lock()
     }
 
     fn touch(&self) {
@@ -247,20 +243,20 @@ impl<K: ResourceExt, V: Project<K> + PartialEq> Sink<K> for Store<V> {
 
     /// What is kept of an object seldom changes with it: the status of a DaemonSet does with each of its pods.
     fn apply(&self, (key, value): Self::Kept) {
-        if self.lock().get(&key).is_some_and(|kept| **kept == value) {
+        if self.items.lock().get(&key).is_some_and(|kept| **kept == value) {
             return;
         }
-        self.lock().insert(key, Arc::new(value));
+        self.items.lock().insert(key, Arc::new(value));
         self.touch();
     }
 
     fn delete(&self, (key, _): Self::Kept) {
-        self.lock().remove(&key);
+        self.items.lock().remove(&key);
         self.touch();
     }
 
     fn reset(&self, objects: Vec<Self::Kept>) {
-        *self.lock() = objects.into_iter().map(|(key, value)| (key, Arc::new(value))).collect();
+        *self.items.lock() = objects.into_iter().map(|(key, value)| (key, Arc::new(value))).collect();
         self.synced.send_replace(true);
         self.touch();
     }

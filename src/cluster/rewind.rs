@@ -17,7 +17,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::runtime::watcher::{self, Event};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
@@ -67,7 +67,7 @@ impl Rewinds {
     /// Reads the version, and has everything listed again if it has gone back. `suspected`: that of Nodes may have.
     async fn look(&self, client: &kube::Client, suspected: bool) -> Result<(), ApiError> {
         // Events may show a newer version while the answer is on its way.
-        let before = self.lock().clone();
+        let before = self.newest.lock().clone();
         let budgets = Arc::new(ApiResource::erase::<PodDisruptionBudget>(&()));
         let Some(now) = version_of(client, &budgets).await? else { return Ok(()) };
         let is_doubtful = |shown: &&Shown| {
@@ -86,7 +86,7 @@ impl Rewinds {
                 before = newest(now),
                 "the API server counts from an older version (etcd was restored from a backup): everything is listed again"
             );
-            self.lock().clear();
+            self.newest.lock().clear();
             self.seen.send_modify(|seen| *seen += 1);
         }
         for now in all {
@@ -95,13 +95,9 @@ impl Rewinds {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Shown>> {
-        self.newest.lock()
-    }
-
     /// Notes a version that was shown.
     fn show(&self, version: u64, of: &Arc<ApiResource>) {
-        let mut newest = self.lock();
+        let mut newest = self.newest.lock();
         match newest.iter_mut().find(|shown| shown.of == *of) {
             Some(shown) => shown.version = shown.version.max(version),
             None => newest.push(Shown { version, of: Arc::clone(of) }),

@@ -121,6 +121,13 @@ pub struct TerminatingHooks {
     pub others_abandon: bool,
 }
 
+impl TerminatingHooks {
+    /// Whether ours is the only one. The owner of another drains a node by other rules as soon as it is held.
+    pub fn is_ours_alone(&self) -> bool {
+        self.ours.is_some() && !self.others
+    }
+}
+
 /// What is known of a group's terminating hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookState {

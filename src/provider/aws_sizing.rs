@@ -49,14 +49,14 @@ impl AwsSizing {
             // The change may have taken effect all the same.
             self.groups.refresh_soon();
         }
-        result.map_err(sizing_error)
+        Ok(result?)
     }
 }
 
 #[async_trait]
 impl Sizing for AwsSizing {
     async fn current(&self, group: &Group) -> Result<Group, SizingError> {
-        let found = self.aws.describe_group_now(&group.asg.name).await.map_err(sizing_error)?;
+        let found = self.aws.describe_group_now(&group.asg.name).await?;
         let missing = || {
             self.groups.refresh_soon();
             SizingError::LeftOut(group.asg.name.clone())
@@ -94,35 +94,18 @@ impl Sizing for AwsSizing {
         self.heard(set).await
     }
 
-    async fn terminate(
-        &self,
-        lock: &GroupLock,
-        instance: &InstanceId,
-        decrement: bool,
-    ) -> Result<(), SizingError> {
+    async fn terminate(&self, lock: &GroupLock, instance: &InstanceId) -> Result<(), SizingError> {
         let (aws, lock, instance) = (self.aws.clone(), lock.clone(), instance.to_owned());
         let protection = Arc::clone(&self.protection);
         let terminated = self.running.start(async move {
-            let terminated = aws.terminate(&instance, decrement).await;
+            let terminated = aws.terminate(&instance, true).await;
             if terminated.is_ok() {
-                protection.note(Change::Terminated { group: lock.group().to_owned(), instance, decrement });
+                let group = lock.group().to_owned();
+                protection.note(Change::Terminated { group, instance, decrement: true });
             }
             drop(lock);
             terminated
         });
         self.heard(terminated).await
-    }
-}
-
-fn sizing_error(error: AwsError) -> SizingError {
-    match error {
-        AwsError::Throttled { .. } => SizingError::Throttled,
-        AwsError::ScalingActivityInProgress { .. } => SizingError::Busy,
-        AwsError::Denied { .. } => SizingError::Denied(error.to_string()),
-        AwsError::Unreachable { .. }
-        | AwsError::Unreadable { .. }
-        | AwsError::Expired { .. }
-        | AwsError::NoCredentials { .. } => SizingError::Unreachable(Box::new(error)),
-        other => SizingError::Refused(other.to_string()),
     }
 }

@@ -301,9 +301,9 @@ impl Provider {
     ) -> Result<(), RpcError> {
         let (unsure, group) = (RefreshOnDrop::of(&self.groups), lock.group());
         let note = |sent| self.terminations.note(instance, sent, self.clock.now());
-        let call = self.sizing.terminate(lock, instance, true);
+        let call = self.sizing.terminate(lock, instance);
         match deadline.call("terminating the instance", call).await? {
-            Err(error @ (SizingError::Unreachable(_) | SizingError::CutOff)) => {
+            Err(error) if error.may_have_happened() => {
                 note(Some(Sent::Unclear));
                 return Err(error.into());
             }

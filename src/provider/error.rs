@@ -154,7 +154,6 @@ impl RpcError {
                 | SizeError::BelowMinUnits { .. },
             )
             | Self::Unidentified { .. }
-            | Self::Sizing(SizingError::Refused(_) | SizingError::Denied(_))
             | Self::Intent(IntentError::NotRecorded { source: ApiError::DryRun, .. }) => {
                 Code::FailedPrecondition
             }
@@ -166,15 +165,9 @@ impl RpcError {
             | Self::Unclear(_)
             | Self::MayBeTerminated(_)
             | Self::SizeInDoubt { .. }
-            | Self::Sizing(
-                SizingError::Throttled
-                | SizingError::Busy
-                | SizingError::MayCome(_)
-                | SizingError::LeftOut(_)
-                | SizingError::Unreachable(_)
-                | SizingError::CutOff,
-            )
             | Self::Intent(_) => Code::Unavailable,
+            Self::Sizing(error) if error.is_transient() => Code::Unavailable,
+            Self::Sizing(_) => Code::FailedPrecondition,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::Unfinished { failed, .. } => common_code(failed),
             Self::PricesOff | Self::NoTemplateYet(_) => Code::Unimplemented,
@@ -204,13 +197,18 @@ fn list(failed: &[(String, RpcError)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aws::{AwsError, Operation};
 
     fn below_min() -> SizeError {
         SizeError::BelowMin { group: "g".into(), size: 0, min: 1 }
     }
 
     fn unreachable() -> SizingError {
-        SizingError::Unreachable("no route to host".into())
+        AwsError::unreachable(Operation::TerminateInstanceInAutoScalingGroup, "no route to host").into()
+    }
+
+    fn of_aws(code: &str) -> SizingError {
+        AwsError::of_service(Operation::SetDesiredCapacity, 400, code, "it may not").into()
     }
 
     fn timed_out() -> RpcError {
@@ -260,13 +258,13 @@ mod tests {
                 SizeError::BelowMinUnits { group: "g".into(), units: 1, min: 2 }.into(),
                 Code::FailedPrecondition,
             ),
-            (SizingError::Throttled.into(), Code::Unavailable),
-            (SizingError::Busy.into(), Code::Unavailable),
+            (of_aws("Throttling").into(), Code::Unavailable),
+            (of_aws("ScalingActivityInProgress").into(), Code::Unavailable),
             (SizingError::MayCome(3).into(), Code::Unavailable),
             (SizingError::LeftOut("g".into()).into(), Code::Unavailable),
             (SizingError::CutOff.into(), Code::Unavailable),
-            (SizingError::Refused("min".into()).into(), Code::FailedPrecondition),
-            (SizingError::Denied("iam".into()).into(), Code::FailedPrecondition),
+            (of_aws("ValidationError").into(), Code::FailedPrecondition),
+            (of_aws("AccessDenied").into(), Code::FailedPrecondition),
             (unreachable().into(), Code::Unavailable),
             (unrecorded(), Code::Unavailable),
             (timed_out(), Code::DeadlineExceeded),
@@ -286,14 +284,14 @@ mod tests {
         let status = Status::from(RpcError::from(unreachable()));
         assert_eq!(
             status.message(),
-            "the size of the group could not be read or changed: AWS cannot be reached: no route to host"
+            "the size of the group could not be read or changed: TerminateInstanceInAutoScalingGroup got no answer: no route to host"
         );
         let failed = vec![("n1".to_owned(), timed_out()), ("i-2".to_owned(), unreachable().into())];
         let status = Status::from(RpcError::Unfinished { of: 3, failed });
         assert_eq!(
             status.message(),
             "2 of 3 nodes were not scaled in: n1: describing the group was not answered in time; i-2: the size of \
-             the group could not be read or changed: AWS cannot be reached: no route to host"
+             the group could not be read or changed: TerminateInstanceInAutoScalingGroup got no answer: no route to host"
         );
     }
 }

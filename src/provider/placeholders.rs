@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::aws::AutoScalingGroup;
 use crate::clock::{Clock, elapsed, later, signed};
@@ -156,7 +156,7 @@ impl Placeholders {
     }
 
     fn count(&self, groups: &Groups, now: Timestamp) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let Some(snapshot) = groups.latest() else { return };
         all.retain(|name, _| snapshot.groups.contains_key(name) || snapshot.gone.contains_key(name));
         for group in snapshot.groups.values() {
@@ -176,7 +176,7 @@ impl Placeholders {
         now: Timestamp,
         look: impl FnOnce() -> Result<Arc<Group>, E>,
     ) -> Result<(Arc<Group>, Vec<usize>), E> {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let group = look()?;
         let known = all.entry(group.asg.name.clone()).or_default();
         known.numbers.follow(&group.asg, now);
@@ -186,27 +186,27 @@ impl Placeholders {
 
     /// Those of them, the oldest first, that do not replace others which have left so lately that they are on their way.
     pub fn not_on_their_way(&self, group: &GroupName, now: Timestamp) -> Vec<usize> {
-        let all = self.lock();
+        let all = self.0.lock();
         let open = all.get(group).into_iter().flat_map(|known| &known.numbers.open);
         open.filter(|missing| !missing.is_on_its_way(now)).map(|missing| missing.number).collect()
     }
 
     /// Whether launches of the group have failed lately.
     pub fn have_failed(&self, group: &GroupName, now: Timestamp) -> bool {
-        let failed_at = self.lock().get(group).and_then(|known| known.failed_at);
+        let failed_at = self.0.lock().get(group).and_then(|known| known.failed_at);
         failed_at.is_some_and(|at| elapsed(at, now) < BACK_OFF)
     }
 
     /// These are about to be given up. [`Placeholders::given_up`] or [`Placeholders::refused`] says how that ended.
     pub fn giving_up(&self, group: &GroupName, numbers: &[usize]) {
-        if let Some(known) = self.lock().get_mut(group) {
+        if let Some(known) = self.0.lock().get_mut(group) {
             known.numbers.going = numbers.to_vec();
         }
     }
 
     /// They were given up.
     pub fn given_up(&self, group: &GroupName) {
-        if let Some(known) = self.lock().get_mut(group) {
+        if let Some(known) = self.0.lock().get_mut(group) {
             let going = std::mem::take(&mut known.numbers.going);
             known.numbers.open.retain(|missing| !going.contains(&missing.number));
             known.numbers.was_lowered = true;
@@ -220,7 +220,7 @@ impl Placeholders {
             Refusal::Passes => AFTER_FAILURE,
             Refusal::Lasts => AFTER_REFUSAL,
         };
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let known = all.entry(group.clone()).or_default();
         known.numbers.going.clear();
         known.without_errors_until = Some(later(now, signed(time)));
@@ -228,12 +228,8 @@ impl Placeholders {
 
     /// Whether the group's size could not be lowered lately.
     pub fn is_refused(&self, group: &GroupName, now: Timestamp) -> bool {
-        let until = self.lock().get(group).and_then(|known| known.without_errors_until);
+        let until = self.0.lock().get(group).and_then(|known| known.without_errors_until);
         until.is_some_and(|until| now < until)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<GroupName, OfGroup>> {
-        self.0.lock()
     }
 }
 

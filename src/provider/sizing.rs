@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 
+use crate::aws::AwsError;
 use crate::groups::{Group, GroupLock, LowerLock};
 use crate::k8s::{GroupName, InstanceId};
 
@@ -29,41 +30,42 @@ pub trait Sizing: Send + Sync + 'static {
         protect: &[InstanceId],
     ) -> Result<(), SizingError>;
 
-    /// Terminates an instance of the locked group, and lowers the desired capacity if `decrement`. Work that outlives
-    /// the call keeps the lock.
-    async fn terminate(
-        &self,
-        lock: &GroupLock,
-        instance: &InstanceId,
-        decrement: bool,
-    ) -> Result<(), SizingError>;
+    /// Terminates an instance of the locked group, and lowers the desired capacity by it. Work that outlives the call keeps the lock.
+    async fn terminate(&self, lock: &GroupLock, instance: &InstanceId) -> Result<(), SizingError>;
 }
 
-/// Why AWS did not do it.
+/// Why a size was not read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SizingError {
-    /// Too many requests, in this account and region.
-    #[error("AWS throttles requests")]
-    Throttled,
-    /// The group is in the middle of another change (`ScalingActivityInProgress`, `ResourceContention`).
-    #[error("the group is busy with another change")]
-    Busy,
+    /// AWS's answer, or that there was none.
+    #[error(transparent)]
+    Aws(#[from] AwsError),
     /// AWS has not answered an earlier change of its size, which may still come.
     #[error("an earlier change of its size to {0} had no answer, and may still come for two minutes")]
     MayCome(i32),
     /// Descriptions leave the group out: somebody has deleted it, which the next refresh shows, or they do not show it for the moment.
     #[error("AWS's descriptions of group {0} leave it out; nothing was changed")]
     LeftOut(GroupName),
-    /// AWS says that this cannot be done as things are.
-    #[error("AWS refuses: {0}")]
-    Refused(String),
-    /// The credentials do not allow it.
-    #[error("AWS denies it to this program's credentials: {0}")]
-    Denied(String),
-    /// No answer, or none that could be read.
-    #[error("AWS cannot be reached")]
-    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The task that made the change is gone. AWS may have carried it out.
+    /// The task that made the change is gone.
     #[error("the change was cut off: the program is stopping, or its task panicked")]
     CutOff,
+}
+
+impl SizingError {
+    /// Whether AWS may have made the change all the same.
+    pub fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Aws(error) => !error.is_refusal(),
+            Self::CutOff => true,
+            Self::MayCome(_) | Self::LeftOut(_) => false,
+        }
+    }
+
+    /// Whether the same call may succeed later without intervention.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Aws(error) => error.is_transient(),
+            Self::MayCome(_) | Self::LeftOut(_) | Self::CutOff => true,
+        }
+    }
 }

@@ -19,8 +19,8 @@ use crate::groups::Groups;
 /// It was elsewhere meanwhile, if it has not come for as long as this: three of its loops.
 const AWAY: Duration = Duration::from_secs(30);
 
-/// How long after it came what was asked of another process before need not show: what was sent when that one was killed may arrive for
-/// [two minutes](crate::aws::DELIVERED_WITHIN), and descriptions may be half a minute old.
+/// For so long after cluster-autoscaler has come from another process, changes that it asked of that one need not show: what was sent when that
+/// one was killed may arrive for [two minutes](crate::aws::DELIVERED_WITHIN), and descriptions may be half a minute old.
 const UNSEEN_FOR: Duration = Duration::from_secs(150);
 
 /// When cluster-autoscaler came.
@@ -32,7 +32,7 @@ struct Visit {
     last: Option<Timestamp>,
     /// When it came from elsewhere, until the groups have been looked at since.
     unseen: Option<Timestamp>,
-    /// When it came from elsewhere, if its loops are shorter than it stayed away.
+    /// When it came last after it had stayed away for longer than one of its loops takes.
     came: Timestamp,
     /// When its last loop began.
     began: Option<Timestamp>,

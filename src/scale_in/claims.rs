@@ -26,7 +26,8 @@ use crate::k8s::InstanceId;
 /// How far back somebody else's record may date its request: the time it takes from the API server to us.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(5);
 
-/// What another run has noted for longer ago when this one sees it first, by a watch that showed what was before, was noted by a clock that is behind.
+/// If another run's record is first shown longer than this after the moment that it carries, by a watch that showed what was before, that
+/// run's clock is behind.
 const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// As many of our own writes are remembered: more than can be on their way to the API server at once.

@@ -106,6 +106,15 @@ pub struct Shared {
     pub stop: CancellationToken,
 }
 
+impl Shared {
+    /// Nothing is worked on for this Node, for now: it keeps no other waiting, and nobody is told that it waits.
+    pub(super) fn waits_no_more(&self, node: &NodeName) {
+        self.waiting.forget(node);
+        self.eviction_rate.leave(node);
+        self.load_balancers.leave(node);
+    }
+}
+
 /// The primary Node of an instance.
 pub(super) fn primary(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
     primary_of(&nodes.of_instance(instance), instance).cloned()

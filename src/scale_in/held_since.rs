@@ -186,11 +186,10 @@ fn began(
 /// The last of these activities that may have begun a hold of the instance.
 fn holding<'a>(activities: &'a [Activity], instance: &InstanceId) -> Option<&'a Activity> {
     let its_own = |activity: &&Activity| {
-        let is_over = matches!(activity.status.as_str(), "Successful" | "Failed" | "Cancelled");
         let began_it = match activity.description.split(' ').next() {
             Some("Terminating") => true,
             Some("Launching") => false,
-            _ => !is_over,
+            _ => !activity.is_over(),
         };
         began_it && activity.names(instance)
     };

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::record::{Cause, Phase, Record};
 use crate::aws::{AwsError, Operation};
@@ -132,7 +132,7 @@ impl History {
         why: Option<&str>,
         now: Timestamp,
     ) -> Vec<Ended> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let mut ended = Vec::new();
         if inner.under_way.get(node).is_some_and(|course| record.is_none_or(|record| !course.is_of(record))) {
             ended = inner.end(node, false, now);
@@ -146,24 +146,24 @@ impl History {
 
     /// Notes that a Node is gone. Returns what has ended by that.
     pub(super) fn gone(&self, node: &NodeName, now: Timestamp) -> Vec<Ended> {
-        self.lock().end(node, true, now)
+        self.0.lock().end(node, true, now)
     }
 
     /// Drops what is under way on a Node that nobody works on any more. Whoever does again begins it anew, from the record.
     pub(super) fn forget(&self, node: &NodeName) {
-        self.lock().under_way.remove(node);
+        self.0.lock().under_way.remove(node);
     }
 
     /// Notes that workloads are deleted because time is up.
     pub(super) fn cut_short(&self, node: &NodeName) {
-        if let Some(course) = self.lock().under_way.get_mut(node) {
+        if let Some(course) = self.0.lock().under_way.get_mut(node) {
             course.is_cut_short = true;
         }
     }
 
     /// Notes that AWS was told to end the instance. How long ago the last workload exited, the first time this is said.
     pub(super) fn released(&self, node: &NodeName, now: Timestamp) -> Option<Duration> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let releasing = |course: &&mut Course| course.record.phase == Phase::Releasing;
         let course = inner.under_way.get_mut(node).filter(releasing)?;
         let is_new = !std::mem::replace(&mut course.is_released, true);
@@ -172,7 +172,7 @@ impl History {
 
     /// Notes what was asked for in the scale-in on a Node. Of a pod the same is kept once.
     pub(super) fn note(&self, node: &NodeName, step: Step) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let Some(course) = inner.under_way.get_mut(node).filter(|course| course.steps.len() < STEPS) else {
             return;
         };
@@ -197,19 +197,19 @@ impl History {
 
     /// The last scale-in that ended on a Node.
     pub(super) fn last(&self, node: &NodeName) -> Option<Past> {
-        self.lock().ended.iter().rev().find(|past| past.node == *node).cloned()
+        self.0.lock().ended.iter().rev().find(|past| past.node == *node).cloned()
     }
 
     /// The stages of the scale-in under way on a Node.
     pub(super) fn stages(&self, node: &NodeName, record: &Record) -> Vec<Stage> {
-        let inner = self.lock();
+        let inner = self.0.lock();
         let course = inner.under_way.get(node).filter(|course| course.is_of(record));
         course.map_or_else(|| stages_of(record), |course| course.stages.clone())
     }
 
     /// How many instances of each group AWS took back since then, of those that are kept.
     pub fn interruptions(&self, since: Timestamp) -> BTreeMap<GroupName, usize> {
-        let inner = self.lock();
+        let inner = self.0.lock();
         let records = inner.under_way.values().chain(inner.ended.iter().map(|past| &past.course));
         let mut counts = BTreeMap::new();
         for Course { record, .. } in records {
@@ -222,11 +222,7 @@ impl History {
 
     /// Those that ended, the last first.
     pub(super) fn ended(&self) -> Vec<Past> {
-        self.lock().ended.iter().rev().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock()
+        self.0.lock().ended.iter().rev().cloned().collect()
     }
 }
 
@@ -368,7 +364,7 @@ mod tests {
         }
         let ended = history.ended();
         assert_eq!((ended.len(), ended[0].node.as_str()), (KEPT, "n-249"));
-        assert!(history.lock().under_way.is_empty());
+        assert!(history.0.lock().under_way.is_empty());
     }
 
     #[test]

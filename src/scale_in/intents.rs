@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::context::{our_limit, primary, will_decrement};
@@ -106,19 +106,15 @@ struct Accepting(Mutex<BTreeMap<InstanceId, usize>>);
 struct BeingAccepted(Arc<Accepting>, InstanceId);
 
 impl Accepting {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, usize>> {
-        self.0.lock()
-    }
-
     fn begin(self: &Arc<Self>, instance: &InstanceId) -> BeingAccepted {
-        *self.lock().entry(instance.clone()).or_default() += 1;
+        *self.0.lock().entry(instance.clone()).or_default() += 1;
         BeingAccepted(Arc::clone(self), instance.clone())
     }
 }
 
 impl Drop for BeingAccepted {
     fn drop(&mut self) {
-        let mut all = self.0.lock();
+        let mut all = self.0.0.lock();
         if let Entry::Occupied(mut one) = all.entry(self.1.clone()) {
             *one.get_mut() -= 1;
             if *one.get() == 0 {
@@ -288,7 +284,7 @@ impl ScaleIns for Intents {
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {
-        will_decrement(&self.nodes, instance) || self.accepting.lock().contains_key(instance)
+        will_decrement(&self.nodes, instance) || self.accepting.0.lock().contains_key(instance)
     }
 
     fn accept(

@@ -392,8 +392,8 @@ impl Memory {
         }
     }
 
-    /// The record that somebody has overruled in vain: by a request, though the scale-in is under way, or so shortly before AWS ends the machine
-    /// that pods which came to the node would end with it. `now` is by the record's clock.
+    /// A record that somebody took off or wrote over, and that is put back: a request was written over it though the scale-in is under way, or
+    /// AWS ends the machine so soon that pods which came to the node would end with it. `now` is by the record's clock.
     pub fn overruled_in_vain(&self, instance: &InstanceId, now: Timestamp) -> Option<&Record> {
         let ends_soon =
             |record: &&Record| record.ends_at.is_some_and(|end| now < end && end <= later(now, TOO_LATE));

@@ -4,7 +4,7 @@
 //! keeps the outcome in [`Memory`](super::memory::Memory). Without a change, it asks for nothing new. The order (workloads,
 //! DaemonSet pods, instance) is decided here and in [`super::drain`], [`super::flush`], [`super::release`].
 //!
-//! A question about time that is handed the plan notes there when its answer changes; an `ensure_` plans what is missing as well.
+//! A function that takes the plan notes in it when its answer may change with time alone; one named `ensure_…` plans the missing step too.
 
 use jiff::{SignedDuration, Timestamp};
 

@@ -144,9 +144,8 @@ fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     effective_limit(s, record, held)
 }
 
-/// The limit of a scale-in under way. One of ours counts anew where it passed while nobody led. One that somebody has brought closer
-/// may have passed already, or be too close, as one may that came soon after this process began to lead: it takes no pod its grace, and
-/// DaemonSet pods no flush.
+/// The limit of a scale-in under way. A limit of ours that passed while nobody led counts anew from when this process began to lead. One that
+/// somebody has moved closer, or that came soon after this process began to lead, shortens no pod's grace and no flush.
 fn effective_limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>) -> Option<Timestamp> {
     let by_rules = deadline::limit(s.our_limit, record, held)?;
     // What is not believed, as a record with another limit in it, moves none.
@@ -178,8 +177,8 @@ fn effective_limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>)
     deadline::spared(limit, had, soonest, aws)
 }
 
-/// Whether the limit that is `due` was too close when this process began to lead, for what is on the node, which could be released at
-/// `soonest`, and would not have been had somebody led from the beginning.
+/// Whether `due` left too little time when this process began to lead, although it left enough when the scale-in was requested. `soonest`:
+/// when the node could be released without cutting anything short.
 fn was_too_close(s: &Situation<'_>, record: &Record, due: Timestamp, soonest: Timestamp) -> bool {
     let takes = soonest.duration_since(s.now);
     record.requested_at < s.leads_since
@@ -247,11 +246,9 @@ fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> boo
 }
 
 /// Whether our hook is to hold the instance while it drains, if AWS lets heartbeats through. Not a retained one: a hook would hold it again,
-/// for a limited time. Nor one that is being detached, which is none of the group's. Nor beside another's hook, whose owner would drain it
-/// by other rules as soon as it is held.
+/// for a limited time. Nor one that is being detached, which is none of the group's. Nor beside another's hook.
 fn is_to_be_held(s: &Situation<'_>, record: &Record) -> bool {
-    let is_ours_alone =
-        matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false, .. }));
+    let is_ours_alone = matches!(&s.hook, HookState::Known(hooks) if hooks.is_ours_alone());
     let may_be = matches!(&s.instance, Membership::In { lifecycle, .. } if !matches!(lifecycle, Lifecycle::Retained | Lifecycle::Detaching));
     is_ours_alone && may_be && record.release != Release::CompleteHook
 }
@@ -559,9 +556,10 @@ fn is_told_and_in_a_state_unknown(s: &Situation<'_>, record: &Record, plan: &mut
     is_so
 }
 
-/// From when on AWS shows all that comes of a termination that was sent at `at`. One that another run has sent may still be on its way for as
-/// long as its signature lives, and one that AWS has acknowledged is not sent again before either; one of this run that nothing was heard of,
-/// for as long as a connection that is cut may still deliver it. Unless a second one does no harm (`is_repeatable`).
+/// When a termination sent at `at` has certainly shown its effect, so that another one may be sent:
+/// - where a second one does no harm (`is_repeatable`): after [`TERMINATE_AGAIN_AFTER`];
+/// - sent by another run, or acknowledged by AWS: when its signature has expired;
+/// - sent by this run, and not answered: when a connection that was cut can deliver it no more.
 fn settled_at(s: &Situation<'_>, at: Timestamp, is_repeatable: bool) -> Timestamp {
     let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
     let settles = match (is_repeatable, is_anothers || s.memory.is_acknowledged) {

@@ -298,8 +298,7 @@ impl Situation<'_> {
         Some(later(self.ours(since), lost))
     }
 
-    /// Whether a node that is not heard of is so for itself: where most are, it is the API server that does not hear, or whoever looks,
-    /// and the machines run on.
+    /// Whether this node is silent by itself. If most are, the API server, or whoever looks, cannot hear them, and the machines run on.
     fn is_for_itself(&self, node: &NodeView) -> bool {
         !self.are_kubelets_cut_off || self.lost_at(node).is_some_and(|at| at <= self.now)
     }

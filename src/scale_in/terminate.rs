@@ -11,7 +11,6 @@ use super::record::Phase;
 use super::release::SENT_WITHIN;
 use crate::aws::{AwsError, Instance, Operation};
 use crate::clock::{elapsed, later};
-use crate::groups::hooks::TerminatingHooks;
 use crate::groups::sizes::Leaves;
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -104,9 +103,7 @@ pub(super) async fn retained(
 /// it by other rules. Errors: `None` if it is not so, AWS's error if AWS did not say.
 async fn is_held_by_ours_alone(shared: &Shared, one: &Termination) -> Result<(), Option<AwsError>> {
     match shared.hooks.of_now(&one.group).await {
-        Ok(TerminatingHooks { ours: Some(_), others: false, .. })
-            if shared.holds.heartbeats_denied_at(&one.group).is_none() =>
-        {
+        Ok(hooks) if hooks.is_ours_alone() && shared.holds.heartbeats_denied_at(&one.group).is_none() => {
             Ok(())
         }
         Ok(_) => Err(None),

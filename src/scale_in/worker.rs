@@ -61,9 +61,7 @@ pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: Recor
     let follow = shared.nodes.follow(&name);
     Worker::new(Arc::clone(&shared), name.clone(), record_seen, at_start).run(&follow).await;
     shared.nodes.forget(&name);
-    shared.waiting.forget(&name);
-    shared.eviction_rate.leave(&name);
-    shared.load_balancers.leave(&name);
+    shared.waits_no_more(&name);
     shared.history.forget(&name);
 }
 
@@ -78,10 +76,11 @@ enum Next {
 /// What is known of a node at one moment.
 struct Observed {
     now: Timestamp,
-    /// How far the API server's clock is ahead of ours, and how far it was when the record came.
+    /// How far the API server's clock is ahead of ours.
     cluster_ahead: SignedDuration,
+    /// How far it was when the record came.
     ahead: SignedDuration,
-    /// When that was.
+    /// When the record came.
     record_seen: Timestamp,
     leads: bool,
     instance: Membership,
@@ -146,8 +145,9 @@ pub(super) struct Worker {
     record_seen: RecordSeen,
     /// The Node's instance.
     instance: Option<InstanceId>,
-    /// The Node as it was last, and since when it is gone.
+    /// The Node as it was last.
     last: Option<Arc<NodeView>>,
+    /// Since when it is gone.
     gone: Option<Timestamp>,
     /// Told when this node is the first that may evict a pod.
     eviction_slot_free: Arc<Notify>,
@@ -385,9 +385,7 @@ impl Worker {
     fn note_gone(&mut self, now: Timestamp) -> Timestamp {
         self.note_what_runs_on();
         self.note_course(None, None);
-        self.shared.waiting.forget(&self.name);
-        self.shared.eviction_rate.leave(&self.name);
-        self.shared.load_balancers.leave(&self.name);
+        self.shared.waits_no_more(&self.name);
         *self.gone.insert(now)
     }
 

@@ -88,7 +88,7 @@ impl Workers {
         let pause = backoff(busy.panics, FIRST_PAUSE, LONGEST_PAUSE);
         busy.rests = true;
         shared.metrics.panicked();
-        shared.waiting.forget(name);
+        shared.waits_no_more(name);
         let span = span(shared, name);
         tracing::error!(parent: &span, panic = words, pause = ?pause, "a defect of ebbtide stopped the work on a node: taken up again after a pause");
         let event = events::failed(words, pause);

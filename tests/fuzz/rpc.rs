@@ -112,7 +112,7 @@ impl Sizing for Sizes {
         Ok(())
     }
 
-    async fn terminate(&self, _: &GroupLock, _: &InstanceId, _: bool) -> Result<(), SizingError> {
+    async fn terminate(&self, _: &GroupLock, _: &InstanceId) -> Result<(), SizingError> {
         Ok(())
     }
 }

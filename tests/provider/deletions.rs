@@ -3,21 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide::aws::Lifecycle;
+use ebbtide::aws::{AwsError, Lifecycle, Operation};
 use ebbtide::groups::Group;
-use ebbtide::provider::SizingError;
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
 use futures::future::join_all;
 use tonic::Code;
 
-use crate::world::{Asked, GROUP, With as _, World, code, failure, node, placeholders, unregistered, web};
+use crate::world::{
+    Asked, GROUP, With as _, World, code, failure, node, of_aws, placeholders, unregistered, web,
+};
 
 fn three() -> Group {
     web(3).in_service(&["i-1", "i-2", "i-3"])
 }
 
 fn terminated(instance: &str) -> Asked {
-    Asked::Terminate { instance: instance.into(), decrement: true }
+    Asked::Terminate { instance: instance.into() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,6 +310,20 @@ async fn a_termination_whose_answer_was_lost_is_not_repeated_while_descriptions_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_termination_that_was_never_sent_is_sent_by_the_next_call() {
+    let source = || Arc::new(std::io::Error::other("no token"));
+    let operation = Operation::TerminateInstanceInAutoScalingGroup;
+    let expired = || AwsError::Expired { operation, message: "of yesterday".to_owned() };
+    for error in [AwsError::NoCredentials { operation, source: source() }, expired()] {
+        let world = World::with(three()).registered(&["i-1"]).visited().await;
+        world.aws.now().terminating_fails = Some(error.into());
+        assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
+        world.delete(vec![unregistered("i-2")]).await.expect("AWS has not heard of it");
+        assert_eq!(world.asked(), [terminated("i-2")]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_instance_that_may_have_a_node_is_terminated_undrained() {
     let world = World::with(three());
     assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
@@ -357,7 +372,7 @@ async fn what_was_not_recorded_is_named_and_the_rest_stands() {
 #[tokio::test(start_paused = true)]
 async fn an_error_of_aws_about_placeholders_stops_the_batch_before_it_has_begun() {
     let world = World::with(web(4).in_service(&["i-1", "i-2"])).registered(&["i-1"]);
-    world.aws.now().fails = Some(SizingError::Throttled);
+    world.aws.now().fails = Some(of_aws("Throttling"));
     let mut batch = placeholders(2..3);
     batch.push(node("i-1"));
     assert_eq!(code(&world.delete(batch).await), Code::Unavailable);

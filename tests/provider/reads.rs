@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebbtide::aws::Lifecycle;
 use ebbtide::groups::{Group, LaunchFailure};
-use ebbtide::provider::SizingError;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::provider::proto::{
     CleanupRequest, ExternalGrpcNode, GetAvailableGpuTypesRequest, GpuLabelRequest, Instance,
@@ -26,7 +25,7 @@ use tokio::time::Instant;
 use tonic::Code;
 use tracing::Level;
 
-use crate::world::{GROUP, With as _, World, code, failure, node, unregistered, web};
+use crate::world::{GROUP, With as _, World, code, failure, node, of_aws, unregistered, web};
 
 #[tokio::test(start_paused = true)]
 async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
@@ -458,7 +457,7 @@ async fn a_change_that_fails_is_told_each_time_with_the_group_and_the_nodes_that
     let (log, _guard) = captured::log_as(LogFormat::Json, Level::INFO);
     let world = World::with(web(3).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1", "i-2", "i-3"]);
     for _ in 0..2 {
-        world.aws.now().fails = Some(SizingError::Throttled);
+        world.aws.now().fails = Some(of_aws("Throttling"));
         assert_eq!(code(&world.increase(1).await), Code::Unavailable);
     }
     world.leaving.now().refuses = ["n-1".into()].into();

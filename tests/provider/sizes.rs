@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::aws::Lifecycle;
-use ebbtide::provider::SizingError;
 use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use tonic::Code;
 
-use crate::world::{Asked, GROUP, With as _, World, code, web};
+use crate::world::{Asked, GROUP, With as _, World, code, of_aws, web};
 
 fn set(from: i32, to: i32, protect: &[&str]) -> Asked {
     Asked::Set { from, to, protect: protect.iter().map(|id| (*id).to_owned()).collect() }
@@ -145,11 +144,11 @@ async fn a_target_size_goes_down_as_far_as_it_can_and_is_never_refused_for_more(
 async fn what_aws_says_reaches_the_caller() {
     let world = World::with(web(1).in_service(&["i-1"]));
     let table = [
-        (SizingError::Throttled, Code::Unavailable),
-        (SizingError::Busy, Code::Unavailable),
-        (SizingError::Refused("no".into()), Code::FailedPrecondition),
-        (SizingError::Denied("autoscaling:SetDesiredCapacity".into()), Code::FailedPrecondition),
-        (SizingError::Unreachable("no route".into()), Code::Unavailable),
+        (of_aws("Throttling"), Code::Unavailable),
+        (of_aws("ScalingActivityInProgress"), Code::Unavailable),
+        (of_aws("ValidationError"), Code::FailedPrecondition),
+        (of_aws("AccessDenied"), Code::FailedPrecondition),
+        (of_aws("InternalFailure"), Code::Unavailable),
     ];
     for (error, expected) in table {
         let text = error.to_string();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
+use ebbtide::aws::{AutoScalingGroup, AwsError, Instance, Lifecycle, Operation};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
 use ebbtide::groups::sizes::Leaves;
@@ -92,7 +92,7 @@ impl With for Group {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Set { from: i32, to: i32, protect: Vec<String> },
-    Terminate { instance: String, decrement: bool },
+    Terminate { instance: String },
 }
 
 /// AWS, as far as the provider sees it: one group.
@@ -107,6 +107,8 @@ pub(crate) struct Aws {
     pub(crate) refuses_sizes: bool,
     /// The next call fails with this.
     pub(crate) fails: Option<SizingError>,
+    /// The next termination is not sent, for this reason.
+    pub(crate) terminating_fails: Option<SizingError>,
     /// Terminations are carried out, and neither answered nor shown.
     pub(crate) loses_terminations: bool,
     /// Calls are never answered.
@@ -146,6 +148,11 @@ pub(crate) struct Leaving {
     pub(crate) hangs: BTreeSet<String>,
 }
 
+/// AWS's refusal of a change with this code.
+pub(crate) fn of_aws(code: &str) -> SizingError {
+    AwsError::of_service(Operation::SetDesiredCapacity, 400, code, "it may not").into()
+}
+
 /// Shared by the provider and the test.
 #[derive(Debug, Default)]
 pub(crate) struct Script<T>(Mutex<T>);
@@ -173,7 +180,7 @@ impl Script<Aws> {
         self.answer().await?;
         let mut aws = self.now();
         if aws.refuses_sizes {
-            return Err(SizingError::Denied("autoscaling:SetInstanceProtection".into()));
+            return Err(of_aws("AccessDenied"));
         }
         Arc::make_mut(&mut aws.group.asg).desired = to;
         aws.accepted(Change::Desired { group: aws.group.asg.name.clone(), from, to });
@@ -206,27 +213,27 @@ impl Sizing for Script<Aws> {
         self.set(from, to, protect).await
     }
 
-    async fn terminate(
-        &self,
-        _: &GroupLock,
-        instance: &InstanceId,
-        decrement: bool,
-    ) -> Result<(), SizingError> {
+    async fn terminate(&self, _: &GroupLock, instance: &InstanceId) -> Result<(), SizingError> {
         self.answer().await?;
         let terminating_takes = self.now().terminating_takes;
         tokio::time::sleep(terminating_takes).await;
         let mut aws = self.now();
-        aws.asked.push(Asked::Terminate { instance: instance.into(), decrement });
+        if let Some(error) = aws.terminating_fails.take() {
+            return Err(error);
+        }
+        aws.asked.push(Asked::Terminate { instance: instance.into() });
         if aws.loses_terminations {
-            return Err(SizingError::Unreachable("connection reset".into()));
+            let lost =
+                AwsError::unreachable(Operation::TerminateInstanceInAutoScalingGroup, "connection reset");
+            return Err(lost.into());
         }
         let asg = Arc::make_mut(&mut aws.group.asg);
-        asg.desired -= i32::from(decrement);
+        asg.desired -= 1;
         for found in asg.instances.iter_mut().filter(|i| i.id == *instance) {
             found.lifecycle = Lifecycle::Terminating;
         }
         let group = aws.group.asg.name.clone();
-        aws.accepted(Change::Terminated { group, instance: instance.clone(), decrement });
+        aws.accepted(Change::Terminated { group, instance: instance.clone(), decrement: true });
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn explain(
     failed_tries: &[(&Activity, usize)],
     since: Timestamp,
 ) -> Option<LaunchFailure> {
-    let under_way = launches.iter().filter(|launch| launch.started >= since && is_under_way(launch));
+    let under_way = launches.iter().filter(|launch| launch.started >= since && !launch.is_over());
     let under_way: Vec<_> = under_way.collect();
     let last_try = under_way.iter().map(|launch| launch.started).max();
     let counts = |failed: &Activity| {
@@ -38,9 +38,11 @@ pub(super) fn explain(
     Some(LaunchFailure { launches: explained, ..read(&newest.message) })
 }
 
-/// The tries that failed, as the newest failed launch of each, and for how many instances of it nothing has been `spent`. A try that finds
-/// no capacity has been seen to be one activity, for all that were missing; what comes has one each, with the same cause. So it is what
-/// the try was for, less what has an activity and has not failed; and where each that fails has one, at least as many as there are.
+/// The tries that failed, as the newest failed launch of each, and how many instances failed in it, less those that are `spent`.
+///
+/// AWS has been seen to log a try without capacity as one failed activity for all instances that were missing, and each instance that does
+/// launch as one of its own, with the same cause. So these are as many as the try was for, less its activities that have not failed, but no
+/// fewer than its failed activities.
 ///
 /// Source: [aws-parallelcluster#1944](https://github.com/aws/aws-parallelcluster/issues/1944). AWS documents neither.
 pub(super) fn failed_tries<'a>(
@@ -83,8 +85,4 @@ pub(super) fn is_launch(activity: &Activity) -> bool {
 
 pub(super) fn is_failed(activity: &Activity) -> bool {
     matches!(activity.status.as_str(), "Failed" | "Cancelled")
-}
-
-fn is_under_way(activity: &Activity) -> bool {
-    !is_failed(activity) && activity.status != "Successful"
 }

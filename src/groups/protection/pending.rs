@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -78,7 +78,7 @@ impl PendingReleases {
     ) {
         let since = Instant::now();
         let (from, size) = sizes.unzip();
-        let mut all = self.lock();
+        let mut all = self.by_group.lock();
         let pending = all.entry(group.clone()).or_insert(PendingRelease {
             instances: BTreeSet::new(),
             tagged,
@@ -99,7 +99,7 @@ impl PendingReleases {
 
     /// Adds an instance that another run has left. What is pending for the group keeps its times.
     pub(super) fn take_over(&self, group: &GroupName, instance: InstanceId) {
-        if let Some(pending) = self.lock().get_mut(group) {
+        if let Some(pending) = self.by_group.lock().get_mut(group) {
             pending.tagged = true;
             pending.instances.insert(instance);
             return;
@@ -134,13 +134,13 @@ impl PendingReleases {
     }
 
     pub(super) fn update(&self, group: &GroupName, update: impl FnOnce(&mut PendingRelease)) {
-        if let Some(pending) = self.lock().get_mut(group) {
+        if let Some(pending) = self.by_group.lock().get_mut(group) {
             update(pending);
         }
     }
 
     pub(super) fn get(&self, group: &GroupName) -> Option<PendingRelease> {
-        self.lock().get(group).cloned()
+        self.by_group.lock().get(group).cloned()
     }
 
     /// The same if it is due.
@@ -149,7 +149,7 @@ impl PendingReleases {
     }
 
     pub(super) fn remove(&self, group: &GroupName) {
-        self.lock().remove(group);
+        self.by_group.lock().remove(group);
     }
 
     /// Has [`due`](Self::due) look again.
@@ -160,7 +160,7 @@ impl PendingReleases {
     /// Waits until releases are due, and names their groups.
     pub(super) async fn due(&self) -> Vec<GroupName> {
         loop {
-            let next = self.lock().values().map(|pending| pending.due).min();
+            let next = self.by_group.lock().values().map(|pending| pending.due).min();
             let is_due = async {
                 match next {
                     Some(due) => sleep_until(due).await,
@@ -173,11 +173,7 @@ impl PendingReleases {
             }
         }
         let now = Instant::now();
-        let all = self.lock();
+        let all = self.by_group.lock();
         all.iter().filter(|(_, pending)| pending.due <= now).map(|(group, _)| group.clone()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<GroupName, PendingRelease>> {
-        self.by_group.lock()
     }
 }

@@ -24,7 +24,7 @@ const ENDS_WITHIN: Duration = Duration::from_mins(6);
 /// How long at most a raised size counts that no description has shown: the next one, reckoned from the size before it, would be a smaller one.
 const RAISED_WITHIN: Duration = Duration::from_mins(2);
 
-/// A change of ours that AWS has accepted.
+/// What a snapshot has to be told, as the next description may not show it yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The desired capacity was set.
@@ -281,8 +281,8 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
     }
 }
 
-/// The size that the group has in `view`, if a description asked for at `now` may be from before that: its size is smaller by more than the instances
-/// that live in the view and are on their way out in it, which would prove the description newer.
+/// The size that the group has in `view`, if the description `fresh`, asked for at `now`, may be older than that: its size is lower, and by more
+/// than the instances that it shows on their way out and the view does not. Those would prove it newer.
 pub fn size_in_doubt(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Option<i32> {
     let seen = view.groups.get(&fresh.name).map(|seen| &seen.asg).filter(|seen| !fresh.is_another(seen))?;
     let is_young = elapsed(view.taken_at, now) < SHOWN_WITHIN;

@@ -172,9 +172,9 @@ impl Groups {
         LowerLock { protection: self.lock_protection(group).await, size: self.lock(group).await }
     }
 
-    /// Locks a group to accept scale-ins of its nodes, or to give up what never came: both must leave the minimum. A node that
-    /// cluster-autoscaler has drained waits for no termination of another one so, nor for another one's record: what is accepted counts as
-    /// soon as that is decided. Taken before the other locks.
+    /// Locks a group to accept scale-ins of its nodes, or to give up what never came: both are held against the group's minimum. It is held
+    /// only while that is decided: what is accepted counts from then on, so that the next drained node need not wait until this one's record
+    /// is written or its instance terminated. Taken before the other locks.
     pub async fn accepting(&self, group: &GroupName) -> GroupLock {
         self.accepting.of(group).await
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -122,27 +122,31 @@ impl Notices {
 
     /// What is expected of the instance.
     pub(super) fn expected(&self, instance: &InstanceId) -> Option<Expected> {
-        self.lock().get(instance)?.values().map(|notice| notice.expected).reduce(Expected::and)
+        self.by_instance.lock().get(instance)?.values().map(|notice| notice.expected).reduce(Expected::and)
     }
 
     /// Whether what the message says of the instance still counts: AWS may have called it off.
     fn counts(&self, instance: &InstanceId, message: &str) -> bool {
-        self.lock().get(instance).is_some_and(|messages| messages.contains_key(message))
+        self.by_instance.lock().get(instance).is_some_and(|messages| messages.contains_key(message))
     }
 
     /// Whether the drain of the instance may wait for its turn.
     pub(super) fn may_wait(&self, instance: &InstanceId, now: Timestamp) -> bool {
-        self.lock().get(instance).is_some_and(|notices| may_wait(notices.values(), now))
+        self.by_instance.lock().get(instance).is_some_and(|notices| may_wait(notices.values(), now))
     }
 
     /// The notices about the instance.
     pub(super) fn about(&self, instance: &InstanceId) -> Vec<Noticed> {
-        self.lock().get(instance).map(|notices| notices.values().cloned().collect()).unwrap_or_default()
+        self.by_instance
+            .lock()
+            .get(instance)
+            .map(|notices| notices.values().cloned().collect())
+            .unwrap_or_default()
     }
 
     /// Instances of which something is expected.
     pub(super) fn instances(&self) -> Vec<InstanceId> {
-        self.lock().keys().cloned().collect()
+        self.by_instance.lock().keys().cloned().collect()
     }
 
     /// Changes when something new is expected.
@@ -163,7 +167,7 @@ impl Notices {
                 && other.expected.told_at <= one.expected.told_at
         };
         let is_call_off = notice.expected.treatment == Treatment::Nothing;
-        let mut all = self.lock();
+        let mut all = self.by_instance.lock();
         let messages = all.entry(instance.clone()).or_default();
         if !is_call_off && messages.values().any(|other| calls_off(other, &notice)) {
             return false;
@@ -176,17 +180,13 @@ impl Notices {
     }
 
     fn forget(&self, instance: &InstanceId, message: &str) {
-        let mut all = self.lock();
+        let mut all = self.by_instance.lock();
         if let Some(messages) = all.get_mut(instance) {
             messages.remove(message);
             if messages.is_empty() {
                 all.remove(instance);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, BTreeMap<String, Noticed>>> {
-        self.by_instance.lock()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -40,42 +40,38 @@ impl Queues {
     /// Its reading begins.
     pub(super) fn begin(&self, url: &str, now: Timestamp) {
         let reading = Reading { began: now, answered: None, error: None };
-        self.lock().insert(url.to_owned(), Queue { reading, messages: 0, oldest: None });
+        self.0.lock().insert(url.to_owned(), Queue { reading, messages: 0, oldest: None });
     }
 
     /// AWS has answered a read.
     pub(super) fn read(&self, url: &str, now: Timestamp) {
-        if let Some(queue) = self.lock().get_mut(url) {
+        if let Some(queue) = self.0.lock().get_mut(url) {
             (queue.reading.answered, queue.reading.error) = (Some(now), None);
         }
     }
 
     /// A read has failed.
     pub(super) fn failed(&self, url: &str, error: String) {
-        if let Some(queue) = self.lock().get_mut(url) {
+        if let Some(queue) = self.0.lock().get_mut(url) {
             queue.reading.error = Some(error);
         }
     }
 
     /// How its reading goes; `None` if another process reads it.
     pub(super) fn reading(&self, url: &str) -> Option<Reading> {
-        self.lock().get(url).map(|queue| queue.reading.clone())
+        self.0.lock().get(url).map(|queue| queue.reading.clone())
     }
 
     /// So many of its messages wait for their records.
     pub(super) fn wait(&self, url: &str, messages: usize, oldest: Option<Timestamp>) {
-        if let Some(queue) = self.lock().get_mut(url) {
+        if let Some(queue) = self.0.lock().get_mut(url) {
             (queue.messages, queue.oldest) = (messages, oldest);
         }
     }
 
     /// Another process reads it.
     pub(super) fn forget(&self, url: &str) {
-        self.lock().remove(url);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Queue>> {
-        self.0.lock()
+        self.0.lock().remove(url);
     }
 }
 
@@ -92,7 +88,7 @@ struct Status {
 
 impl Collector for Status {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let (queues, now) = (self.queues.lock().clone(), self.clock.now());
+        let (queues, now) = (self.queues.0.lock().clone(), self.clock.now());
         if queues.is_empty() {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{Learned, is_settled};
@@ -100,7 +100,7 @@ impl LearnedStore {
             .filter_map(|instance| self.nodes.only_of_instance(&instance.id))
             .collect();
         let settled = nodes.iter().filter(|node| is_settled(node, now)).count();
-        let mut by_group = self.lock();
+        let mut by_group = self.by_group.lock();
         let entry = by_group.get_mut(&group.name);
         let known = entry.as_ref().map(|entry| Arc::clone(&entry.learned));
         if let Some(look) = entry.and_then(|entry| entry.fruitless.as_mut())
@@ -155,7 +155,7 @@ impl LearnedStore {
 
     /// What is known of a group now.
     pub fn known(&self, group: &str) -> Option<Arc<Learned>> {
-        self.lock().get(group).map(|known| Arc::clone(&known.learned))
+        self.by_group.lock().get(group).map(|known| Arc::clone(&known.learned))
     }
 
     /// Notes that a refresh has shown these groups, and forgets those that none has shown for a week. A refresh that shows no group at all
@@ -165,7 +165,7 @@ impl LearnedStore {
             return;
         }
         let mut is_changed = false;
-        self.lock().retain(|group, known| {
+        self.by_group.lock().retain(|group, known| {
             let before = known.learned.absent_since;
             let since = if groups.contains(group) { None } else { before.or(Some(now)) };
             let stays = since.is_none_or(|since| elapsed(since, now) < KEPT_FOR);
@@ -182,7 +182,7 @@ impl LearnedStore {
 
     /// Merges in what an earlier run had learned.
     pub fn load(&self, kept: BTreeMap<GroupName, Learned>) {
-        let mut by_group = self.lock();
+        let mut by_group = self.by_group.lock();
         for (group, earlier) in kept {
             match by_group.entry(group) {
                 Entry::Occupied(mut known) => {
@@ -207,7 +207,7 @@ impl LearnedStore {
 
     /// All that is learned. Groups without nodes come first, as nothing would teach it again; those that are absent come last.
     pub fn all(&self) -> Vec<(GroupName, Arc<Learned>)> {
-        let by_group = self.lock();
+        let by_group = self.by_group.lock();
         let mut all: Vec<_> = by_group.iter().collect();
         all.sort_by_key(|(_, known)| (known.learned.absent_since.is_some(), known.has_nodes));
         all.into_iter().map(|(group, known)| (group.clone(), Arc::clone(&known.learned))).collect()
@@ -220,10 +220,6 @@ impl LearnedStore {
 
     fn touch(&self) {
         self.version.send_modify(|version| *version += 1);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<GroupName, Known>> {
-        self.by_group.lock()
     }
 }
 

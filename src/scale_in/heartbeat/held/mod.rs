@@ -29,9 +29,8 @@ const ENDS_AFTER_PART: i32 = 4;
 /// ... and for so long at least.
 const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// An instance that is `Terminating` is looked at every ten seconds. A view of it that is so old may be followed by a hold that nobody sees
-/// begin: it counts as held, as too early a heartbeat does no harm. So does one that AWS was told to end so long ago, and that is not shown to
-/// be held: descriptions may be minutes old, though each look is new.
+/// So long after it was shown as `Terminating`, or after AWS was told to end it, an instance counts as held though no description says so:
+/// those are ten seconds apart and may be minutes old, and a heartbeat that comes too early does no harm.
 const UNSEEN_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
