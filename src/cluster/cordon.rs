@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::record::Cause;
+use super::record::{self, Cause};
 
 /// As many reasons as a cordon has at most: those that last longest.
 const MOST: usize = 8;
@@ -25,7 +26,7 @@ pub struct Reason {
 }
 
 /// One reason is written without a list.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 #[serde(untagged)]
 enum Written {
     One(Reason),
@@ -66,16 +67,20 @@ impl Cordon {
         self.0.first().map_or(Timestamp::UNIX_EPOCH, |reason| reason.until)
     }
 
-    /// Reads the annotation. What cannot be read has lapsed.
+    /// Reads the annotation. What cannot be read has lapsed; a kind of notice that only a newer version knows counts until it has.
     pub fn read(text: &str) -> Self {
         let lapsed =
             || Reason { cause: Cause::RebalanceRecommendation, until: Timestamp::UNIX_EPOCH, event: None };
         let reasons = match serde_json::from_str(text) {
-            Ok(Written::One(reason)) => vec![reason],
-            Ok(Written::Many(reasons)) => reasons,
+            Ok(Value::Array(reasons)) => reasons,
+            Ok(reason) => vec![reason],
             Err(_) => Vec::new(),
         };
-        Self::of(reasons).unwrap_or_else(|| Self(vec![lapsed()]))
+        let reason = |mut reason: Value| {
+            record::known::<Cause>(&mut reason, "cause", Cause::ScheduledEvent.as_str());
+            serde_json::from_value(reason).ok()
+        };
+        Self::of(reasons.into_iter().filter_map(reason).collect()).unwrap_or_else(|| Self(vec![lapsed()]))
     }
 
     /// The annotation's value.
@@ -107,7 +112,11 @@ mod tests {
             two.write(),
             r#"[{"cause":"scheduled-event","until":"2023-11-14T22:14:20Z","event":"b"},{"cause":"scheduled-event","until":"2023-11-14T22:13:20Z","event":"a"}]"#
         );
-        assert_eq!((Cordon::read(&one.write()), Cordon::read(&two.write())), (one, two));
+        assert_eq!((Cordon::read(&one.write()), Cordon::read(&two.write())), (one.clone(), two));
+        let newer =
+            format!(r#"[{},{{"cause":"x","until":"2023-11-14T22:15:20Z"}},{{"cause":"x"}}]"#, one.write());
+        let newer = Cordon::read(&newer);
+        assert_eq!(newer.reasons(), [reason(1_700_000_120, None), reason(1_700_000_000, None)]);
         for text in ["for ever", "[]", "{}", r#"[{"cause":"x"}]"#] {
             assert_eq!(Cordon::read(text).until(), Timestamp::UNIX_EPOCH, "{text}");
         }

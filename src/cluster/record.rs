@@ -2,12 +2,18 @@
 //!
 //! Any run that finds it carries on from it. Each write has the Node's resource version as a precondition: of two writers,
 //! one loses and looks again.
+//!
+//! A newer version may say more. Where two of them work side by side, or one is taken back, a word that this one does not know must not end
+//! the scale-in, and what it does not understand stays in the record.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::clock::{is_plausible, later};
 use crate::k8s::{GroupName, InstanceId};
@@ -161,7 +167,13 @@ pub struct Record {
     /// end a healthy node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminate_at: Option<Timestamp>,
+    /// What a newer version has added: kept as it is.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, Value>,
 }
+
+/// A record is no longer than this, but for what somebody else has added to it.
+const LENGTH: usize = 4096;
 
 impl Record {
     /// A scale-in that begins now.
@@ -187,6 +199,7 @@ impl Record {
             heartbeat_timeout_seconds: None,
             empty_since: None,
             terminate_at: None,
+            more: BTreeMap::new(),
         }
     }
 
@@ -253,6 +266,7 @@ impl Record {
 
 /// What the annotation says.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are records, and only Nodes that leave have one")]
 pub enum Written {
     /// A scale-in is under way.
     Record(Record),
@@ -333,9 +347,31 @@ pub fn read(value: &str) -> Written {
     if let Some(request) = Request::read(text) {
         return Written::Request(request);
     }
-    match serde_json::from_str::<Record>(text) {
-        Ok(record) if record.is_plausible() => Written::Record(record),
-        _ => unreadable(text),
+    let record = serde_json::from_str(text).ok().or_else(|| newer(text)).filter(Record::is_plausible);
+    match record {
+        Some(record) if text.len() > LENGTH => Written::Record(Record { more: BTreeMap::new(), ..record }),
+        Some(record) => Written::Record(record),
+        None => unreadable(text),
+    }
+}
+
+/// The record of a newer version, with words that this one does not know. In their place: another cause limits no more than a person's; in
+/// another phase the pods are looked at anew; however the instance was to go, its node leaves.
+fn newer(text: &str) -> Option<Record> {
+    let mut record = serde_json::from_str(text).ok()?;
+    known::<Cause>(&mut record, "cause", Cause::Operator.as_str());
+    known::<Phase>(&mut record, "phase", Phase::Draining.as_str());
+    known::<Release>(&mut record, "release", Release::Terminate.as_str());
+    serde_json::from_value(record).ok()
+}
+
+/// Puts `instead` in the place of a word that is none of `T`.
+pub(super) fn known<T: DeserializeOwned>(object: &mut Value, key: &str, instead: &str) {
+    if let Some(word) = object.get_mut(key)
+        && word.is_string()
+        && T::deserialize(&*word).is_err()
+    {
+        *word = json!(instead);
     }
 }
 
@@ -399,6 +435,29 @@ mod tests {
         fn reading_any_annotation_as_a_record_does_not_panic(text in ".*") {
             let _ = read(&text);
         }
+    }
+
+    #[test]
+    fn a_record_of_a_newer_version_is_read_as_far_as_it_is_understood_and_the_rest_of_it_stays() {
+        let at = Timestamp::from_second(1_700_000_000).expect("in range");
+        let known = Record::new(Cause::SpotInterruption, "g", "i-1", Release::TerminateAndDecrement, at);
+        let with = |key: &str, value: Value| {
+            let mut newer = serde_json::to_value(&known).expect("an object");
+            newer[key] = value;
+            read(&newer.to_string())
+        };
+        for (key, understood) in [
+            ("cause", Record { cause: Cause::Operator, ..known.clone() }),
+            ("phase", Record { phase: Phase::Draining, ..known.clone() }),
+            ("release", Record { release: Release::Terminate, ..known.clone() }),
+        ] {
+            assert_eq!(with(key, json!("new-word")), Written::Record(understood), "{key}");
+            assert!(matches!(with(key, json!(1)), Written::Unreadable(_)), "{key}");
+        }
+        assert!(matches!(with("requestedAt", json!("later")), Written::Unreadable(_)));
+        let Written::Record(more) = with("heldFor", json!({ "seconds": 5 })) else { panic!("no record") };
+        assert!(write(&more.entering(Phase::Flushing, at)).contains(r#""heldFor":{"seconds":5}"#));
+        assert_eq!(with("heldFor", json!("x".repeat(LENGTH))), Written::Record(known.clone()));
     }
 
     #[test]

@@ -269,6 +269,7 @@ fn from_somebody(
         requested_at: claimed.requested_at.max(not_before),
         group: before.map_or(claimed.group, |before| before.group.clone()),
         terminate_at: claimed.terminate_at.max(before.and_then(|before| before.terminate_at)),
+        more: before.map(|before| before.more.clone()).unwrap_or_default(),
         ..claimed
     }))
 }

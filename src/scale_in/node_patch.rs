@@ -70,12 +70,23 @@ fn evident_marks(node: &NodeView) -> BTreeSet<Mark> {
     evident.into_iter().flatten().collect()
 }
 
-fn marks_value(marks: &BTreeSet<Mark>) -> Value {
-    if marks.is_empty() {
-        return Value::Null;
-    }
-    json!(marks.iter().map(|mark| mark.as_str()).collect::<Vec<_>>().join(","))
+/// The list of these marks, and of what a newer version has put on the Node: that one takes it off again.
+fn marks_value(node: &NodeView, marks: &BTreeSet<Mark>) -> Value {
+    let listed = node.marks.as_deref().unwrap_or_default();
+    let is_newer = |word: &&str| {
+        let is_word =
+            (1..=WORD).contains(&word.len()) && word.bytes().all(|it| it.is_ascii_lowercase() || it == b'-');
+        is_word && Mark::ALL.iter().all(|mark| mark.as_str() != *word)
+    };
+    let newer = listed.split(',').map(str::trim).filter(is_newer).take(NEWER);
+    let words: Vec<&str> = marks.iter().map(|mark| mark.as_str()).chain(newer).collect();
+    if words.is_empty() { Value::Null } else { json!(words.join(",")) }
 }
+
+/// As many words of a newer version's are kept, of this length at most.
+const NEWER: usize = 8;
+/// See [`NEWER`].
+const WORD: usize = 32;
 
 /// The marks of a scale-in among these.
 pub(super) fn of_scale_in(marks: &BTreeSet<Mark>) -> impl Iterator<Item = Mark> {
@@ -168,7 +179,7 @@ pub(super) fn put_on(node: &NodeView, mut ours: BTreeSet<Mark>, now: Timestamp) 
     if !missing {
         return None;
     }
-    patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours);
     Some(patch)
 }
 
@@ -209,7 +220,7 @@ pub(super) fn take_off(node: &NodeView, mut ours: BTreeSet<Mark>) -> Value {
     }
     ours.remove(&Mark::Told);
     patch["metadata"]["annotations"][names::RECORD] = Value::Null;
-    patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours);
     patch
 }
 
@@ -240,7 +251,7 @@ pub(super) fn guard(node: &NodeView, on: bool) -> Value {
         ours.remove(&Mark::Guard);
     }
     let mut patch = based_on(node);
-    patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours);
     patch
 }
 

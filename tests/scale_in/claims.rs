@@ -116,6 +116,26 @@ async fn a_deadline_in_a_record_is_not_obeyed_before_its_hook_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_scale_in_that_a_newer_version_has_begun_goes_on_where_that_one_is_taken_back() {
+    for (group, key) in [(group(2), "cause"), (held_group(2, 60), "phase"), (group(2), "release")] {
+        let mut scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(250)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.take_down().await;
+        let newer = with(scene.written(&machine), &[(key, "a-newer-word"), ("added", "since")]);
+        scene.forge(&machine, &newer).await;
+        scene.bring_back();
+        scene.until(|w| has_exited(w, "web")).await;
+        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+        assert_eq!(scene.written(&machine)["added"], "since");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_moment_in_the_future_holds_nothing_up() {
     let moments = ["requestedAt", "phaseSince", "emptySince", "terminateAt", "releaseBy"];
     let changes: Vec<_> = moments.iter().map(|moment| (*moment, FAR_AHEAD)).collect();

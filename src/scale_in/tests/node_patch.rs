@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::scene::*;
-use crate::cluster::{Cordon, CordonReason};
+use crate::cluster::{Cordon, CordonReason, NodeView};
 use crate::k8s::names;
 use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Record, Release};
@@ -29,6 +29,20 @@ fn every_patch_is_refused_if_the_node_has_changed_since() {
         assert_eq!(patch["metadata"]["uid"], json!("node-uid"), "{patch}");
     }
     assert_eq!(node_patch::record_in(&node_patch::with_request(&view, "now")), Some("now"));
+}
+
+#[test]
+fn what_a_newer_version_has_put_on_a_node_stays_listed() {
+    let listed = |patch: &serde_json::Value| patch["metadata"]["annotations"]["ebbtide/marks"].clone();
+    let view = NodeView { marks: Some("cordon, quarantine ,Oops,".into()), ..node().view() };
+    let marks = node_patch::marks(&view);
+    let put_on = node_patch::put_on(&view, marks.clone(), at(0)).expect("marks are missing");
+    assert_eq!(listed(&put_on), "cordon,load-balancer,taint,quarantine");
+    assert_eq!(listed(&node_patch::guard(&view, true)), "cordon,guard,quarantine");
+    assert_eq!(listed(&node_patch::take_off(&view, marks)), "quarantine");
+    let many = (0..20).map(|n| format!("m{}", "x".repeat(n))).collect::<Vec<_>>().join(",");
+    let view = NodeView { marks: Some(many.into()), ..node().view() };
+    assert_eq!(listed(&node_patch::guard(&view, false)).as_str().expect("a list").split(',').count(), 8);
 }
 
 #[test]

@@ -17,8 +17,10 @@ use crate::scale_in::turn::Turn;
 fn a_person_drains_with_now_and_replaces_with_replace() {
     for (word, release) in [("now", Release::TerminateAndDecrement), ("replace", Release::Terminate)] {
         let mut scene = node().annotated(word);
+        scene.settings.installation = Some("kube-system/ebbtide".to_owned());
         scene.plan();
         assert_eq!((scene.record().cause, scene.record().release), (Cause::Operator, release));
+        assert_eq!(scene.record().installation, scene.settings.installation, "whose it is");
     }
     let mut scene = node().annotated("later");
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotUnderstood"]);
