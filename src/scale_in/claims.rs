@@ -305,6 +305,23 @@ mod tests {
         // Where nothing says of which machine it was, it may be this one.
         claims.see(&NodeView { record: None, ..adopted }, true, at(20));
         assert_eq!(claims.told_termination(&"i-1".into()), Some(at(20)));
+        // By its own record, which does not say when, it was; by that of another, whether or not that says so, it was not.
+        for (instance, told) in [("i-1", Some(at(10))), ("i-old", None)] {
+            let silent = Record { instance: instance.into(), ..record(0) };
+            let mut claims = Claims::default();
+            claims.see(&NodeView { marks: Some("taint,told".into()), ..written(&silent) }, true, at(10));
+            assert_eq!(claims.told_termination(&"i-1".into()), told, "{instance}");
+        }
+    }
+
+    #[test]
+    fn what_was_put_on_is_known_while_there_is_a_record_though_somebody_takes_list_and_taint_off() {
+        let mut claims = Claims::default();
+        claims.see(&NodeView { marks: Some("cordon,taint".into()), ..written(&record(0)) }, true, at(0));
+        claims.see(&written(&record(0)), true, at(10));
+        assert!(claims.marks().contains(&Mark::Cordon));
+        claims.see(&node("now"), true, at(20));
+        assert!(claims.marks().is_empty(), "a person's word on a Node that nothing is on any more");
     }
 
     fn seen(claims: &mut Claims, record: &Record, from_another_run: bool, now: i64) -> Record {

@@ -7,7 +7,7 @@
 //!                                                                                  memory ◀── perform, remember
 //! ```
 //! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`],
-//!   [`flush`] and [`release`]; [`twins`] is for several Nodes that name one instance; [`class`] and [`returns`] tell which
+//!   [`flush`] and [`release`]; [`deadline`] and [`limit`] say until when; [`twins`] is for several Nodes that name one instance; [`class`] and [`returns`] tell which
 //!   pods leave, [`going`] when their grace ends, [`rolled`] which DaemonSet pods are replaced meanwhile.
 //! - [`pod_watches`] brings a worker the pods; [`perform`] makes the calls; [`remember`] keeps what the next plan must know of the outcome.
 //! - [`heartbeat`] keeps the lifecycle hooks waiting, whatever becomes of the rest.
@@ -36,6 +36,7 @@ mod held_since;
 mod history;
 mod intents;
 mod joined;
+mod limit;
 mod load_balancers;
 mod membership;
 mod memory;

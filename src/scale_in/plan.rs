@@ -19,7 +19,7 @@ use super::record::{Cause, Phase, Record, Release, Request, Written};
 use super::settings::Treatment;
 use super::situation::Situation;
 use super::turn::Turn;
-use super::{cordon, drain, events, flush, guard, node_patch, release, report, twins};
+use super::{cordon, drain, events, flush, guard, limit, node_patch, release, report, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
@@ -232,7 +232,7 @@ const LIVES_ON: SignedDuration = SignedDuration::from_mins(30);
 /// Whether somebody has detached the instance, which lives on outside the group.
 fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     // A machine that AWS is about to end goes on leaving, whosever it is now.
-    let ends = |at| !release::has_outlived(s, at) && !notices::is_far(Some(at), s.now);
+    let ends = |at| !limit::has_outlived(s, at) && !notices::is_far(Some(at), s.now);
     if record.ends_at.is_some_and(ends) {
         return false;
     }
@@ -405,7 +405,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         },
         None => record,
     };
-    let record = release::with_timeout(s, record);
+    let record = limit::with_timeout(s, record);
     begin(s, record, s.held_by(), plan);
 }
 

@@ -13,13 +13,13 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::deadline::{HeldBy, OurLimit, SAME_WITHIN, limited};
+use super::deadline::{SAME_WITHIN, limited};
 use super::events::ScaleInEvent;
 use super::membership::Membership;
 use super::memory::Task;
 use super::record::{Phase, Record, Release};
 use super::situation::Situation;
-use super::{deadline, events};
+use super::{deadline, events, limit};
 use crate::aws::{DELIVERED_WITHIN, Hook, Lifecycle};
 use crate::clock::{later, signed};
 use crate::cluster::Ready;
@@ -41,9 +41,6 @@ pub(super) const SENT_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 /// minutes of its time stamp.
 const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Two moments no further apart are of one scheduled event: clocks are set by seconds meanwhile, and no machine has two events within a minute.
-const SAME_EVENT_WITHIN: SignedDuration = SignedDuration::from_mins(1);
-
 /// A phase that has gone on for this long without a list of the node's pods publishes an Event. A list takes seconds.
 const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
@@ -57,9 +54,6 @@ const DENIED_FOR: SignedDuration = SignedDuration::from_mins(5);
 /// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
 
-/// The Node of a machine that has ended is Ready for so long at most: its kubelet counts as silent after 50 s.
-const OUTLIVED_AFTER: SignedDuration = SignedDuration::from_mins(2);
-
 /// The record brought up to date; written if that changes it.
 pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let (release, then) = way_of_release(s, record);
@@ -69,12 +63,12 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     };
     // A cause that comes later may shorten the deadline, never lengthen it.
     let told = s.expected.and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
-    let still_ends = |at: &Timestamp| !has_outlived(s, *at) && !is_called_off(s, *at);
+    let still_ends = |at: &Timestamp| !limit::has_outlived(s, *at) && !limit::is_called_off(s, *at);
     let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
     let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
-    let changed = if s.held.is_some() { with_timeout(s, changed) } else { changed };
-    let release_by = deadline_of(s, &changed);
-    let is_known = is_deadline_known(s, &changed);
+    let changed = if s.held.is_some() { limit::with_timeout(s, changed) } else { changed };
+    let release_by = limit::deadline_of(s, &changed);
+    let is_known = limit::is_deadline_known(s, &changed);
     // A machine's end that is told later limits it from now on, whatever else is not known yet.
     let changed = if is_known || ends_at != record.ends_at {
         limited(&changed, release_by, s.now)
@@ -95,95 +89,6 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     }
     s.patch(plan, s.with_record(&changed), then.into_iter().collect());
     changed
-}
-
-/// The record with the time-out by which our hook holds the instance, for a run that knows the hook only as somebody has changed it
-/// meanwhile. As long as nobody knows since when it holds, the one that the hook has now.
-pub(super) fn with_timeout(s: &Situation<'_>, record: Record) -> Record {
-    match &s.hook {
-        HookState::Known(TerminatingHooks { ours: Some(hook), .. })
-            if record.release == Release::CompleteHook =>
-        {
-            Record { heartbeat_timeout_seconds: Some(hook.heartbeat_timeout.as_secs()), ..record }
-        }
-        _ => record,
-    }
-}
-
-/// Whether the machine runs well after the end that AWS has told: that was postponed, or came to nothing.
-pub(super) fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
-    s.node.ready == Ready::Yes && later(end, OUTLIVED_AFTER) < s.now
-}
-
-/// Whether AWS has called off what would have ended the machine at this moment. Both moments are by our clock, and somebody may have set the
-/// machine's since the first one was told.
-fn is_called_off(s: &Situation<'_>, end: Timestamp) -> bool {
-    let mut called_off = s.notices.iter().filter_map(|notice| notice.called_off);
-    called_off.any(|moment| moment.duration_since(end).abs() <= SAME_EVENT_WITHIN)
-}
-
-/// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.
-fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
-    if s.our_limit == OurLimit::Unknown {
-        return false;
-    }
-    !is_bound_by_the_hook(s, record) || (s.hook.ours().is_some() && s.held.is_some())
-}
-
-/// Whether the instance leaves by our hook, or is held by it for its root volume: when that hold is over, the machine starts anew, whatever
-/// is on it.
-fn is_bound_by_the_hook(s: &Situation<'_>, record: &Record) -> bool {
-    record.release == Release::CompleteHook
-        || matches!(s.instance, Membership::In { lifecycle: Lifecycle::ReplacingVolumeWait, .. })
-}
-
-/// The deadline by what is known now. The record's own may have been written after the hook began to hold the instance,
-/// or by hand.
-fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    let held = s.held_by().filter(|_| s.held.is_some() && is_bound_by_the_hook(s, record));
-    effective_limit(s, record, held)
-}
-
-/// The limit of a scale-in under way. A limit of ours that passed while nobody led counts anew from when this process began to lead. One that
-/// somebody has moved closer, or that came soon after this process began to lead, shortens no pod's grace and no flush.
-fn effective_limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>) -> Option<Timestamp> {
-    let by_rules = deadline::limit(s.our_limit, record, held)?;
-    // What is not believed, as a record with another limit in it, moves none.
-    if s.memory.claims.not_believed().is_some() {
-        return Some(by_rules);
-    }
-    let had = record.release_by;
-    // The run before knew since when AWS holds the instance.
-    let inherited = s.memory.claims.inherited().map(|at| s.noted(at)).filter(|at| *at > s.leads_since);
-    let inherited = inherited.filter(|_| held.is_some_and(|held| held.span.at_the_latest));
-    let inherited_limit = inherited.map_or(by_rules, |inherited| inherited.min(by_rules));
-    let limit = if record.requested_at < s.leads_since && inherited_limit <= s.leads_since {
-        let anew = Record { requested_at: s.leads_since, ..record.clone() };
-        let anew = deadline::limit(s.our_limit, &anew, held)?;
-        // Leaders may follow each other: the first one's stands.
-        had.filter(|had| *had > s.leads_since).map_or(anew, |had| had.min(anew))
-    } else {
-        inherited_limit
-    };
-    let soonest = s.released_at_the_soonest(record);
-    let aws = deadline::limit(OurLimit::Never, record, held);
-    let due = had.map_or(limit, |had| had.max(limit));
-    if soonest.is_some_and(|soonest| was_too_close(s, record, due, soonest)) {
-        return deadline::spared(limit, None, soonest, aws);
-    }
-    if had.is_some_and(|had| had <= limit) {
-        return Some(limit);
-    }
-    deadline::spared(limit, had, soonest, aws)
-}
-
-/// Whether `due` left too little time when this process began to lead, although it left enough when the scale-in was requested. `soonest`:
-/// when the node could be released without cutting anything short.
-fn was_too_close(s: &Situation<'_>, record: &Record, due: Timestamp, soonest: Timestamp) -> bool {
-    let takes = soonest.duration_since(s.now);
-    record.requested_at < s.leads_since
-        && due < later(s.leads_since, takes)
-        && later(record.requested_at, takes) <= due
 }
 
 /// How to give the instance back if something other than us has changed that, and what else to do then.
@@ -274,9 +179,9 @@ fn leave_by_hook(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record 
     if record.release == Release::CompleteHook || s.hook == HookState::Unknown {
         return record.clone();
     }
-    let release_by = effective_limit(s, record, s.held_by());
+    let release_by = limit::effective_limit(s, record, s.held_by());
     let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
-    let held = with_timeout(s, held);
+    let held = limit::with_timeout(s, held);
     s.patch(plan, s.with_record(&held), give_up_replacement(s, record).into_iter().collect());
     held
 }

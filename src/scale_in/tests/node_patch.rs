@@ -41,7 +41,7 @@ fn what_a_newer_version_has_put_on_a_node_stays_listed() {
     assert_eq!(listed(&node_patch::guard(&view, true)), "cordon,guard,quarantine");
     assert_eq!(listed(&node_patch::take_off(&view, marks)), "quarantine");
     let many = (0..20).map(|n| format!("m{}", "x".repeat(n))).collect::<Vec<_>>().join(",");
-    let view = NodeView { marks: Some(many.into()), ..node().view() };
+    let view = NodeView { marks: Some(many), ..node().view() };
     assert_eq!(listed(&node_patch::guard(&view, false)).as_str().expect("a list").split(',').count(), 8);
 }
 
