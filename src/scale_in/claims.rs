@@ -373,6 +373,8 @@ mod tests {
         let believed = seen(&mut claims, &told, true, 40);
         assert_eq!((believed.phase_since, believed.terminate_at), (at(40), Some(at(40))));
         assert_eq!((believed.empty_since, claims.forged()), (Some(at(20)), None));
+        let again = Record { terminate_at: Some(at(400)), ..believed };
+        assert_eq!(seen(&mut claims, &again, true, 400).terminate_at, Some(at(400)), "it is told once more");
         // The watch is no slower than that.
         let mut claims = Claims::default();
         seen(&mut claims, &record(-60), true, 0);

@@ -157,6 +157,17 @@ impl History {
         let launched = |id: &&String| self.lives.get(*id).and_then(|life| life.launched);
         bears.filter(|id| launched(id) <= Some(at)).max_by_key(launched).map(String::as_str)
     }
+
+    /// Since when the Node of this name is gone at a moment; `None` if it is there.
+    pub(crate) fn node_gone_since(&self, node: &str, at: Timestamp) -> Option<Timestamp> {
+        let before = self.cluster.iter().rev().skip_while(|entry| entry.at > at);
+        let told = |entry: &cluster::Entry| match &entry.what {
+            cluster::Event::NodeRemoved { node: of } if of == node => Some(Some(entry.at)),
+            cluster::Event::NodeRegistered { node: of } if of == node => Some(None),
+            _ => None,
+        };
+        before.into_iter().find_map(told).flatten()
+    }
 }
 
 /// Whether a pod belongs to a DaemonSet of a scenario.

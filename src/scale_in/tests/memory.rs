@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::scene::{Fixture as _, at, in_group, node, pod, settings};
 use crate::aws::{AwsError, Lifecycle, Operation};
-use crate::cluster::{Answer, BudgetSeen};
+use crate::cluster::{Answer, BudgetSeen, NodeView};
 use crate::scale_in::action::Action;
 use crate::scale_in::memory::{Memory, Task, jittered};
-use crate::scale_in::record::Record;
+use crate::scale_in::record::{self, Cause, Record, Release};
 
 #[test]
 fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
@@ -29,6 +29,25 @@ fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
     let all: Vec<_> = (0..200).map(of).collect();
     assert!(all.iter().all(|pause| (80..=120).contains(pause)), "{all:?}");
     assert!(all.iter().min() < Some(&85) && all.iter().max() > Some(&115), "{all:?}");
+}
+
+#[test]
+fn a_record_is_put_back_in_the_last_five_minutes_before_aws_ends_the_machine_and_not_sooner_or_later() {
+    let ends = Record {
+        ends_at: Some(at(1_000)),
+        ..Record::new(Cause::SpotInterruption, "g", "i-1", Release::Terminate, at(0))
+    };
+    let mut scene = node().annotated(&record::write(&ends));
+    scene.plan();
+    let marked = scene.view();
+    let mut memory = Memory::default();
+    memory.claims.see(&marked, true, at(0));
+    memory.claims.see(&NodeView { record: None, ..marked }, true, at(10));
+    for (now, is_put_back) in [(699, false), (700, true), (999, true), (1_000, false), (1_001, false)] {
+        let found = memory.overruled_in_vain(&"i-1".into(), at(now)).is_some();
+        assert_eq!(found, is_put_back, "{now}");
+    }
+    assert_eq!(memory.overruled_in_vain(&"i-2".into(), at(800)), None);
 }
 
 #[test]

@@ -328,6 +328,17 @@ pub(super) fn deleted() -> History {
     Example::begun().leaves(100).asked(105, "api-1", By::Delete, 60).exits(112, "api-1").ended()
 }
 
+/// The collector is not there yet.
+pub(super) fn deleted_at_once() -> History {
+    let removed = Event::NodeRemoved { node: NODE.to_owned() };
+    Example::begun()
+        .leaves(100)
+        .cluster(104, removed)
+        .asked(105, "api-1", By::Delete, 60)
+        .exits(112, "api-1")
+        .ended()
+}
+
 pub(super) fn hurried() -> History {
     Example::begun().leaves(100).asked(105, "api-1", By::Eviction, 20).exits(112, "api-1").ended()
 }

@@ -48,7 +48,7 @@ invariants! {
     "DaemonSet pods have their time after the last exit": pods::flush, broken by examples::not_flushed;
     "what is empty is let go": pods::prompt, broken by examples::dawdled;
     "no DaemonSet pod is asked before the last workload has left": pods::daemons, broken by examples::daemon_asked;
-    "no budget is overridden before the deadline": pods::budgets, broken by examples::deleted;
+    "no budget is overridden before the deadline": pods::budgets, broken by examples::deleted, examples::deleted_at_once;
     "no grace is shortened before the deadline": pods::graces, broken by examples::hurried;
     "a pod whose whole grace fits before the deadline has it": pods::late, broken by examples::late;
     "no last line is lost": pods::lines, broken by examples::line_lost;

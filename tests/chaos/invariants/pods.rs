@@ -325,6 +325,9 @@ pub(super) fn daemons(history: &History) -> Vec<Violation> {
     found
 }
 
+/// So long after somebody has deleted a Node, workloads that are left on its machine are asked: soon they are collected without a grace.
+const LEFT_BEHIND: SignedDuration = SignedDuration::from_secs(20);
+
 /// A workload is deleted, not evicted, before its last call.
 pub(super) fn budgets(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -334,6 +337,9 @@ pub(super) fn budgets(history: &History) -> Vec<Violation> {
         let is_patient = history.workload(run).is_some_and(|workload| workload.is_patient);
         // A person ends what asked to be waited for, so that runs come to an end.
         if is_patient && at >= history.mended() {
+            continue;
+        }
+        if history.node_gone_since(&run.node, at).is_some_and(|gone| at.duration_since(gone) >= LEFT_BEHIND) {
             continue;
         }
         let instance = history.instance_at(&run.node, at);
