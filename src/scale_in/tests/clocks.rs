@@ -6,8 +6,9 @@ use serde_json::json;
 use super::scene::*;
 use crate::clock::later;
 use crate::k8s::names;
-use crate::scale_in::node_patch;
+use crate::scale_in::action::Action;
 use crate::scale_in::record::{Cause, Record, Release};
+use crate::scale_in::{events, node_patch};
 
 /// Their clock is a minute behind ours.
 fn behind() -> Scene {
@@ -64,4 +65,21 @@ fn a_step_of_the_api_servers_clock_moves_no_deadline_and_no_kubelets_silence() {
     scene.later(1);
     assert_eq!(evictions(&scene.plan()).len(), 1);
     assert_eq!(scene.record().release_by, Some(at(1_000)));
+}
+
+#[test]
+fn the_end_of_a_machine_is_told_by_the_clock_that_noted_it() {
+    let mut scene = behind();
+    let requested_at = later(scene.now, scene.ahead);
+    let ends = Record {
+        ends_at: Some(at(200)),
+        ..Record::new(Cause::SpotInterruption, "g", "i-1", Release::Terminate, requested_at)
+    };
+    scene.patch(&node_patch::with_record(&scene.view(), &ends, scene.now));
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    let goes_on = Action::Announce(events::goes_on_to_its_end("i-1", at(200)));
+    let plan = scene.plan();
+    assert!(all(&plan).contains(&goes_on), "{plan:?}");
+    assert_eq!(scene.record().ends_at, Some(at(200)));
 }

@@ -22,6 +22,11 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
         assert_eq!((scene.record().cause, scene.record().release), (Cause::Operator, release));
         assert_eq!(scene.record().installation, scene.settings.installation, "whose it is");
     }
+    // The group is at its minimum: the request waits until it is not.
+    let mut scene = node().annotated("now");
+    scene.may_shrink = false;
+    let plan = scene.plan();
+    assert_eq!((reasons(&plan), plan.writes_node()), (vec!["ScaleInNotPossible"], false));
     let mut scene = node().annotated("later");
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotUnderstood"]);
     let mut scene = node().annotated("now");

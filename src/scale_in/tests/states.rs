@@ -333,6 +333,19 @@ fn the_end_of_a_hold_is_told_where_our_hook_is_deleted_meanwhile_and_of_no_hook_
 }
 
 #[test]
+fn the_end_of_a_hold_is_told_where_a_second_description_shows_the_instance_no_more() {
+    for (release, told) in [(Release::CompleteHook, true), (Release::TerminateAndDecrement, false)] {
+        let mut scene = node().asked_by(Cause::LifecycleHook, release).hooked(60);
+        scene.put(pod("web").going(900));
+        for (seen, told) in [(0, false), (10, told)] {
+            scene.instance = Membership::Elsewhere { seen: at(seen) };
+            scene.now = at(seen);
+            assert_eq!(reasons(&scene.plan()).contains(&"ScaleInHookOver"), told, "{release:?} {seen}");
+        }
+    }
+}
+
+#[test]
 fn a_daemonset_that_the_watch_does_not_show_is_looked_up_once() {
     let of = |name: &str, uid: &str| PodView {
         daemon: Some(DaemonOwner::DaemonSet { uid: uid.into(), name: "old".into() }),
