@@ -21,6 +21,7 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
         scene.plan();
         assert_eq!((scene.record().cause, scene.record().release), (Cause::Operator, release));
         assert_eq!(scene.record().installation, scene.settings.installation, "whose it is");
+        assert_eq!(scene.view().marks.as_deref(), Some("cordon,load-balancer,taint"));
     }
     // The group is at its minimum: the request waits until it is not.
     let mut scene = node().annotated("now");
