@@ -25,7 +25,7 @@ ELSEWHERE = {
     r"aws autoscaling (terminate-instance-in-auto-scaling-group|complete-lifecycle-action) ": "a defect has left no instance here; hands_test.py makes the first call, ebbtide the second",
     r"aws ec2 describe-instance-types --output json >": "the worlds have few types; tests/moto.sh makes the table from moto's",
     r"deploy/image/build.sh|skopeo |podman |cosign |docker ": "tests/image.sh builds and runs the image; registries and signatures need the network",
-    r"cluster-autoscaler --": "another project's program; tests/scale_in and tests/groups have its stand-ins",
+    r"cluster-autoscaler --|kubectl .* get lease cluster-autoscaler ": "another project's program; tests/scale_in and tests/groups have its stand-ins",
 }
 
 # What readers put in their own for.
