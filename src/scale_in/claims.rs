@@ -474,6 +474,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_newer_version_has_added_is_kept_from_its_record_and_taken_from_nobody_else() {
+        let with = |words: &[&str]| Record {
+            more: words.iter().map(|word| ((*word).to_owned(), true.into())).collect(),
+            ..record(0)
+        };
+        let mut claims = Claims::default();
+        seen(&mut claims, &with(&["added"]), true, 0);
+        assert_eq!(seen(&mut claims, &with(&["made-up"]), false, 10).more, with(&["added"]).more);
+    }
+
+    #[test]
     fn a_record_that_is_not_cluster_autoscalers_is_a_request() {
         for cause in [Cause::Operator, Cause::LifecycleHook] {
             let mut claims = Claims::default();

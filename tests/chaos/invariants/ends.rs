@@ -46,9 +46,11 @@ pub(super) fn scale_ins(history: &History) -> Vec<Violation> {
     let mut found = accepted(history);
     for node in &history.end.nodes {
         let Some(record) = annotation(node, names::RECORD) else { continue };
-        // A word that is none counts as none. A wish that the group's minimum forbids stands, and an Event says so.
+        // A word that is none counts as none. A wish that the group's minimum forbids stands, or of a node that is of none, and an Event says so.
+        let (for_good, to_replace) = (record.starts_with("now"), record.starts_with("replace"));
         let is_idle = record == "nwo"
-            || (record.starts_with("now") && (is_at_minimum(history, node) || is_of_no_group(history, node)));
+            || for_good && is_at_minimum(history, node)
+            || (for_good || to_replace) && is_of_no_group(history, node);
         // An instance refresh goes on for as long as it takes: what it began last is under way.
         let instance = history.instance_at(name(node), at).unwrap_or_default();
         let is_new = history.may_be_under_way(instance);

@@ -77,8 +77,10 @@ pub(super) fn unasked(history: &History) -> Vec<Violation> {
         if history.is_warm(instance, n) {
             continue;
         }
-        let chosen =
-            *cause == TerminationCause::ScaleIn && !may_choose(history, group) && !is_crossed(history, n);
+        let chosen = *cause == TerminationCause::ScaleIn
+            && !may_choose(history, group)
+            && !is_crossed(history, n)
+            && !is_left_lowered(history, n, group);
         if was_in_service && (by_us && !is_wished(history, instance, n) || chosen) {
             found.push(Violation { at: entry.at, what: format!("{instance} of {group} ended: {cause:?}") });
         }
@@ -104,6 +106,24 @@ fn is_crossed(history: &History, n: usize) -> bool {
     let from = at - CROSSED - stale.max().unwrap_or_default();
     history.aws[..n].iter().any(|entry| from <= entry.at && entry.at < at && ended(&entry.what))
 }
+
+/// Whether the program has lowered the size, and was killed before it could see a launch that came all the same.
+fn is_left_lowered(history: &History, n: usize, name: &str) -> bool {
+    let at = history.aws[n].at;
+    let lowered = history.aws[..n].iter().rev().find(|entry| match &entry.what {
+        Event::DesiredChanged { group, from, to, .. } => group == name && to < from,
+        _ => false,
+    });
+    let Some(lowered) = lowered.filter(|entry| at.duration_since(entry.at) <= LEFT_LOWERED) else {
+        return false;
+    };
+    let is_gone =
+        |(when, note): &(Timestamp, Note)| matches!(note, Note::Gone(_)) && (lowered.at..=at).contains(when);
+    history.diary.iter().any(is_gone)
+}
+
+/// So long after a size went down, instances are protected; a group looks for a victim within that time.
+const LEFT_LOWERED: SignedDuration = SignedDuration::from_mins(2);
 
 /// Whether somebody has wished the end of an instance.
 fn is_wished(history: &History, instance: &str, n: usize) -> bool {
