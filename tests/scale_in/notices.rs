@@ -423,15 +423,18 @@ async fn a_recommendation_is_the_groups_affair_where_it_rebalances_capacity_and_
     scene.assert_left_well(&machine);
     assert_eq!(causes(&scene.world, &machine), ["lifecycle-hook"]);
 
-    let (scene, _) = scene_of(group(2), config).await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name)]).await;
-    scene.world.aws.recommend_rebalance(&machine.instance);
-    scene.until_gone(&machine).await;
-    scene.assert_left_well(&machine);
-    let sizes = aws_moments(&scene.world, |e| matches!(e, Event::DesiredChanged { .. }));
-    assert_eq!(sizes, [], "a replacement comes");
-    assert_eq!(causes(&scene.world, &machine), ["rebalance-recommendation"]);
+    // Without a hook the group ends it undrained as soon as the replacement is there.
+    for group in [group(2), group(2).rebalancing_capacity()] {
+        let (scene, _) = scene_of(group, config.clone()).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name)]).await;
+        scene.world.aws.recommend_rebalance(&machine.instance);
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        let sizes = aws_moments(&scene.world, |e| matches!(e, Event::DesiredChanged { .. }));
+        assert_eq!(sizes, [], "a replacement comes");
+        assert_eq!(causes(&scene.world, &machine), ["rebalance-recommendation"]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

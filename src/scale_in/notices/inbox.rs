@@ -411,9 +411,10 @@ impl Inbox {
         now: Timestamp,
     ) -> Option<Meaning> {
         let ahead = self.shared.clock.cluster_ahead();
+        let hook = self.shared.hooks.state(group);
         let group = &snapshot.groups.get(group)?.asg;
         let at = later(notice.at, -ahead);
-        meaning(&by_our_clock(&notice.news, -ahead), at, group, &self.shared.settings, now)
+        meaning(&by_our_clock(&notice.news, -ahead), at, group, &hook, &self.shared.settings, now)
     }
 
     /// Whether a recommendation would close one node more than a group is to have closed for recommendations at once: they often come for all

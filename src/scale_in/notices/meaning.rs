@@ -62,6 +62,7 @@ pub(super) fn meaning(
     news: &News,
     at: Timestamp,
     group: &AutoScalingGroup,
+    hook: &HookState,
     settings: &Settings,
     now: Timestamp,
 ) -> Option<Meaning> {
@@ -84,8 +85,8 @@ pub(super) fn meaning(
         }
         News::SpotInterruption => drained_by(Cause::SpotInterruption, later(at, SPOT)),
         News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
-        // The group launches a replacement first, and then holds this one.
-        News::RebalanceRecommendation if group.rebalances_capacity => return None,
+        // The group launches a replacement first, and then holds this one. Without a hook it just ends it.
+        News::RebalanceRecommendation if group.rebalances_capacity && is_held(hook) => return None,
         News::RebalanceRecommendation => Expected {
             cause: Cause::RebalanceRecommendation,
             ends_at: None,
@@ -123,6 +124,11 @@ pub(super) fn meaning(
     };
     let called_off = starts.filter(|_| is_call_off);
     counts.then_some(Meaning::Expected(Noticed { expected, event, called_off }))
+}
+
+/// Whether a hook holds what the group ends, as far as is known.
+fn is_held(hook: &HookState) -> bool {
+    matches!(hook, HookState::Known(hooks) if hooks.ours.is_some() || hooks.others)
 }
 
 impl Meaning {
@@ -218,6 +224,8 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::aws::Hook;
     use crate::cluster::{Cordon, CordonReason};
@@ -235,7 +243,7 @@ mod tests {
 
     /// Of a notice of second 0 that is received after so many seconds.
     fn told(news: &News, received: i64, group: &AutoScalingGroup) -> Option<Expected> {
-        match meaning(news, at(0), group, &settings(), at(received))? {
+        match meaning(news, at(0), group, &HookState::Unknown, &settings(), at(received))? {
             Meaning::Expected(notice) => Some(notice.expected),
             held @ Meaning::Held { .. } => panic!("{held:?}"),
         }
@@ -271,22 +279,37 @@ mod tests {
         assert_eq!((begun.until, begun.ends_at), (at(2_400), None), "and not cut short");
         assert_eq!(told(&News::SpotInterruption, 720, &group), None, "it was spared, or is long gone");
         let rebalances = AutoScalingGroup { rebalances_capacity: true, ..group.clone() };
-        assert_eq!(told(&News::RebalanceRecommendation, 1, &rebalances), None);
+        let told_beside = |hooks| {
+            let (news, hooks) = (News::RebalanceRecommendation, HookState::Known(hooks));
+            meaning(&news, at(0), &rebalances, &hooks, &settings(), at(1))
+        };
+        let none = TerminatingHooks::default();
+        let ours = TerminatingHooks {
+            ours: Some(Hook::new("ebbtide", "g", Duration::from_mins(5))),
+            ..none.clone()
+        };
+        assert_eq!(told_beside(TerminatingHooks { others: true, ..none.clone() }), None);
+        assert_eq!(told_beside(ours), None);
+        assert!(told_beside(none).is_some(), "nothing holds what the group ends");
         assert!(told(&News::SpotInterruption, 1, &rebalances).is_some());
         let cordons = Settings { on_scheduled_event: Treatment::Cordon, ..settings() };
-        let cordon = meaning(&scheduled(Some(900), None, false), at(0), &group, &cordons, at(1));
+        let cordon =
+            meaning(&scheduled(Some(900), None, false), at(0), &group, &HookState::Unknown, &cordons, at(1));
         assert!(
             matches!(&cordon, Some(Meaning::Expected(notice)) if notice.expected.ends_at.is_none()),
             "{cordon:?}"
         );
         let settings = Settings { on_rebalance: Treatment::Nothing, ..settings() };
-        assert_eq!(meaning(&News::RebalanceRecommendation, at(0), &group, &settings, at(1)), None);
+        assert_eq!(
+            meaning(&News::RebalanceRecommendation, at(0), &group, &HookState::Unknown, &settings, at(1)),
+            None
+        );
     }
 
     #[test]
     fn a_clock_of_awss_that_is_ahead_gives_no_more_time() {
         let group = AutoScalingGroup::default();
-        let late = meaning(&News::SpotInterruption, at(90), &group, &settings(), at(0));
+        let late = meaning(&News::SpotInterruption, at(90), &group, &HookState::Unknown, &settings(), at(0));
         assert!(
             matches!(&late, Some(Meaning::Expected(notice)) if notice.expected.ends_at == Some(at(120))),
             "{late:?}"
@@ -299,7 +322,7 @@ mod tests {
     }
 
     fn is_settled_with(meaning: &Meaning, lifecycle: Lifecycle, node: Option<&NodeView>, ours: bool) -> bool {
-        let hook = Hook::new("ebbtide", "g", std::time::Duration::from_mins(1));
+        let hook = Hook::new("ebbtide", "g", Duration::from_mins(1));
         let hook = HookState::Known(TerminatingHooks {
             ours: ours.then_some(hook),
             others: !ours,
