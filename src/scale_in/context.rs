@@ -14,6 +14,7 @@ use super::history::History;
 use super::load_balancers::{LoadBalancers, Targets};
 use super::membership::Membership;
 use super::metrics::Metrics;
+use super::node_patch;
 use super::notices::{Expected, Notices};
 use super::pod_events::PodEvents;
 use super::record::{Annotation, Cause, Phase, Record, Release, Written};
@@ -302,7 +303,9 @@ pub(super) fn needs_worker(
     if is_noticed || is_reported || node.cordon.is_some() {
         return true;
     }
-    if node.marks.is_some() || node.record.is_some() || twins.iter().any(|node| node.record.is_some()) {
+    // A word that only a newer version knows is nothing to be done here.
+    let is_marked = node.marks.is_some() && !node_patch::marks(node).is_empty();
+    if is_marked || node.record.is_some() || twins.iter().any(|node| node.record.is_some()) {
         return true;
     }
     let guard = shared.settings.guard;

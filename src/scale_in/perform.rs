@@ -210,7 +210,8 @@ async fn delete(
     // Of a workload whose Node has gone in mid-drain the pod is collected in seconds, with less grace than it gets here.
     let is_wanted = || {
         let now = shared.nodes.get(&node.name);
-        let is_so = now.map_or(owner.is_some(), |node| node.scale_in().is_some_and(is_so_still));
+        let is_left_behind = || owner.is_some() && shared.nodes.whole_for().is_some();
+        let is_so = now.map_or_else(is_left_behind, |node| node.scale_in().is_some_and(is_so_still));
         shared.leadership.leads() && is_so
     };
     let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;

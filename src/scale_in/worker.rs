@@ -48,6 +48,9 @@ use crate::k8s::{GroupName, InstanceId, NodeName};
 /// Pause before another plan where the last one asks for one at once.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
+/// How often it is looked whether the watch of Nodes is whole again, before anything is done for want of a Node.
+const UNSEEN: SignedDuration = SignedDuration::from_secs(1);
+
 /// What another process wrote while it led is seen by this time after this one began to lead: its last write may take as long as the API
 /// server lets it ([`CHANGED_WITHIN`]), and a watch that broke is back after five seconds.
 const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(CHANGED_WITHIN.as_secs() as i64 + 5);
@@ -353,8 +356,10 @@ impl Worker {
         };
         let Some(node) = self.last.clone().filter(is_ours) else { return Next::Stop };
         let pods = self.pods.by_uid.borrow();
-        let unasked = pods.values().filter(|pod| nodeless::is_unasked(pod, &self.memory)).cloned();
-        let unasked: Vec<PodView> = unasked.collect();
+        // Those of a twin that is there are not collected.
+        let left_behind = pods.values().filter(|pod| pod.node == self.name);
+        let unasked: Vec<PodView> =
+            left_behind.filter(|pod| nodeless::is_unasked(pod, &self.memory)).cloned().collect();
         drop(pods);
         let (asked_at, mut wake_at) = (nodeless::asked_at(gone), nodeless::collected_by(gone));
         if unasked.is_empty() || wake_at <= now {
@@ -365,6 +370,10 @@ impl Worker {
         }
         if !self.shared.leadership.leads() {
             return Next::Wait(Some(wake_at));
+        }
+        if self.shared.nodes.whole_for().is_none() {
+            // It may be back, and is not seen.
+            return Next::Wait(Some(later(now, UNSEEN)));
         }
         for pod in unasked {
             match self.memory.may_try_at(&Task::DeletePod(pod.uid.clone())) {

@@ -5,6 +5,9 @@ use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupForNodeRequest};
 use ebbtide::sim::cluster::{Event, NodeChange, node, pod};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::DeleteParams;
 
 use crate::journal_queries::{
     TERMINATE, asked, assert_nothing_lost, decrements, has_exited, is_released, moments, notes, released_at,
@@ -111,6 +114,20 @@ async fn what_runs_under_the_new_name_of_a_machine_leaves_before_it_goes() {
         );
         assert!(was_closed(&scene.world, &renamed));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_nodes_of_a_machine_the_one_that_is_deleted_takes_no_pod_of_the_other_with_it() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    let other = scene.another_node_of(&machine, "other").await;
+    scene.run([pod("patient").on("other").annotation("ebbtide/drain", "wait")]).await;
+    scene.scale_in(&machine, Cause::Operator).await;
+    scene.until(|w| was_closed(w, &other)).await;
+    let nodes: Api<Node> = Api::all(scene.world.cluster.client());
+    nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+    scene.pass_some(seconds(120)).await;
+    assert!(asked(&scene.world, "patient").is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ variable "service_account" {
 }
 
 variable "pod_identity" {
-  description = "Whether pods get the role by EKS Pod Identity: the cluster needs the add-on eks-pod-identity-agent. By default unless oidc_provider_arn is set: where there is an association, EKS gives pods no web identity."
+  description = "Whether pods get the role by EKS Pod Identity: the cluster needs the add-on eks-pod-identity-agent. By default unless oidc_provider_arn is set: where there is an association, EKS gives pods no web identity. To be set where that ARN is not known when Terraform plans."
   type        = bool
   default     = null
 }

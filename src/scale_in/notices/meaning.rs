@@ -126,9 +126,9 @@ pub(super) fn meaning(
     counts.then_some(Meaning::Expected(Noticed { expected, event, called_off }))
 }
 
-/// Whether a hook holds what the group ends, as far as is known.
+/// Whether a hook holds what the group ends, unless AWS has said that none does.
 fn is_held(hook: &HookState) -> bool {
-    matches!(hook, HookState::Known(hooks) if hooks.ours.is_some() || hooks.others)
+    !matches!(hook, HookState::Known(hooks) if hooks.ours.is_none() && !hooks.others)
 }
 
 impl Meaning {
@@ -291,6 +291,7 @@ mod tests {
         assert_eq!(told_beside(TerminatingHooks { others: true, ..none.clone() }), None);
         assert_eq!(told_beside(ours), None);
         assert!(told_beside(none).is_some(), "nothing holds what the group ends");
+        assert_eq!(told(&News::RebalanceRecommendation, 1, &rebalances), None, "AWS has not said");
         assert!(told(&News::SpotInterruption, 1, &rebalances).is_some());
         let cordons = Settings { on_scheduled_event: Treatment::Cordon, ..settings() };
         let cordon =
