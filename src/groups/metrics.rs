@@ -8,10 +8,11 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
 use super::Groups;
 use crate::clock::{Clock, elapsed};
+use crate::telemetry::gauges;
 
 /// Registers all collectors.
 pub fn register(registry: &mut Registry, groups: Arc<Groups>, clock: Clock) {
@@ -48,20 +49,18 @@ struct Age {
 impl Collector for Age {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let seen = self.groups.latest().map_or(self.since, |view| view.taken_at);
-        let gauge = encoder.encode_descriptor(
+        gauges::seconds(
+            &mut encoder,
             "ebbtide_refresh_age",
             "How long ago the last successful refresh began, or the process if there was none",
-            Some(&Unit::Seconds),
-            MetricType::Gauge,
+            elapsed(seen, self.clock.now()),
         )?;
-        ConstGauge::new(elapsed(seen, self.clock.now()).as_secs_f64()).encode(gauge)?;
-        let gauge = encoder.encode_descriptor(
+        gauges::seconds(
+            &mut encoder,
             "ebbtide_refresh_age_limit",
             "From which age on the last refresh counts no more: cluster-autoscaler gets UNAVAILABLE",
-            Some(&Unit::Seconds),
-            MetricType::Gauge,
-        )?;
-        ConstGauge::new(self.groups.max_age().as_secs_f64()).encode(gauge)
+            self.groups.max_age(),
+        )
     }
 }
 

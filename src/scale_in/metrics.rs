@@ -25,6 +25,7 @@ use crate::aws::AwsError;
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Cordon, Nodes};
 use crate::k8s::GroupName;
+use crate::telemetry::gauges;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
@@ -356,21 +357,19 @@ impl UnderWay {
         for (cause, count) in cordoned {
             ConstGauge::new(count).encode(gauge.encode_family(&[("cause", cause.as_str())])?)?;
         }
-        let gauge = encoder.encode_descriptor(
+        gauges::seconds(
+            encoder,
             "ebbtide_scale_in_oldest_age",
             "How long ago the oldest scale-in under way was requested; 0 if none is",
-            Some(&Unit::Seconds),
-            MetricType::Gauge,
+            oldest,
         )?;
-        ConstGauge::new(oldest.as_secs_f64()).encode(gauge)?;
         let Some(nearest) = nearest else { return Ok(()) };
-        let gauge = encoder.encode_descriptor(
+        gauges::seconds(
+            encoder,
             "ebbtide_scale_in_nearest_limit",
             "Time until the nearest limit of a long drain, at which the pods that are left are deleted whatever their budgets say; absent if none has one",
-            Some(&Unit::Seconds),
-            MetricType::Gauge,
-        )?;
-        ConstGauge::new(nearest.as_secs_f64()).encode(gauge)
+            nearest,
+        )
     }
 
     /// Pods that scale-ins wait for, and why.

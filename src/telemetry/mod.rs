@@ -1,5 +1,6 @@
-//! Logs: on standard error, as text or JSON. Messages are constant, what they are about is in fields.
+//! Logs, traces, and what gauges have in common. Logs: on standard error, as text or JSON. Messages are constant, what they are about is in fields.
 
+pub mod gauges;
 mod json;
 pub mod traces;
 

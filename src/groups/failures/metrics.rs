@@ -6,15 +6,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
 use crate::clock::{Clock, elapsed};
 use crate::k8s::GroupName;
+use crate::telemetry::gauges;
 
 /// What is lacking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -79,13 +78,12 @@ struct Age(LaunchMetrics);
 
 impl Collector for Age {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let gauge = encoder.encode_descriptor(
+        let came = *self.0.came.lock();
+        gauges::seconds(
+            &mut encoder,
             "ebbtide_launch_age",
             "Since a refresh has shown an instance that had come into a group, or since the process began",
-            Some(&Unit::Seconds),
-            MetricType::Gauge,
-        )?;
-        let came = *self.0.came.lock();
-        ConstGauge::new(elapsed(came, self.0.clock.now()).as_secs_f64()).encode(gauge)
+            elapsed(came, self.0.clock.now()),
+        )
     }
 }
