@@ -4,7 +4,7 @@
 //! one loses and looks again.
 //!
 //! A newer version may say more. Where two of them work side by side, or one is taken back, a word that this one does not know must not end
-//! the scale-in, and what it does not understand stays in the record.
+//! the scale-in, and fields that it does not know stay in the record.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -292,6 +292,11 @@ impl Annotation {
     /// What it says.
     pub fn written(&self) -> &Written {
         &self.written
+    }
+
+    /// Whether it is a record with words that only a newer version knows, or with a typing error.
+    pub fn has_unknown_words(&self) -> bool {
+        self.record().is_some() && serde_json::from_str::<Record>(&self.text).is_err()
     }
 
     /// The record, if it is one.

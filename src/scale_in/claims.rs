@@ -118,6 +118,10 @@ impl Claims {
             {
                 record::unreadable(written.text())
             }
+            // A newer version's is known by its having begun: to a person it is told that it means nothing.
+            Written::Record(_) if before.is_none() && written.has_unknown_words() => {
+                record::unreadable(written.text())
+            }
             Written::Record(claimed) => {
                 self.is_somebodys = true;
                 let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
@@ -482,6 +486,21 @@ mod tests {
         let mut claims = Claims::default();
         seen(&mut claims, &with(&["added"]), true, 0);
         assert_eq!(seen(&mut claims, &with(&["made-up"]), false, 10).more, with(&["added"]).more);
+    }
+
+    #[test]
+    fn a_word_that_nobody_knows_is_a_newer_versions_in_what_another_run_has_left_and_a_typing_error_else() {
+        let text = record::write(&record(0)).replace("terminate-and-decrement", "terminat");
+        let believed = |before: Option<Record>, from_another_run| {
+            let mut claims = Claims::default();
+            if let Some(before) = before {
+                seen(&mut claims, &before, true, 0);
+            }
+            claims.see(&node(&text), from_another_run, at(10));
+            matches!(claims.believed(), Some(Written::Record(_)))
+        };
+        assert!(believed(None, true) && believed(Some(record(0)), false));
+        assert!(!believed(None, false));
     }
 
     #[test]
