@@ -111,7 +111,9 @@ fn is_crossed(history: &History, n: usize) -> bool {
 fn is_left_lowered(history: &History, n: usize, name: &str) -> bool {
     let at = history.aws[n].at;
     let lowered = history.aws[..n].iter().rev().find(|entry| match &entry.what {
-        Event::DesiredChanged { group, from, to, .. } => group == name && to < from,
+        Event::DesiredChanged { group, from, to, by } => {
+            group == name && to < from && *by == Operation::SetDesiredCapacity
+        }
         _ => false,
     });
     let Some(lowered) = lowered.filter(|entry| at.duration_since(entry.at) <= LEFT_LOWERED) else {
