@@ -14,8 +14,8 @@ use super::outcome::{Outcome, Removal};
 use super::record::{Phase, Record};
 use super::terminate::{self, Termination};
 use crate::aws::Operation;
-use crate::cluster::{About, ApiError, NodeView, PodName};
-use crate::k8s::{InstanceId, names};
+use crate::cluster::{About, Answer, ApiError, NodeView, PodName};
+use crate::k8s::{InstanceId, NodeName, names};
 use crate::telemetry::chain;
 
 /// Longest that a pod's deletion waits for its condition DisruptionTarget to be set.
@@ -192,6 +192,11 @@ async fn delete(
     grace: Option<i64>,
     owner: Option<(String, bool)>,
 ) -> Outcome {
+    let how = if owner.is_some() { Removal::Deletion } else { Removal::DaemonSet };
+    if shared.nodes.get(&node.name).is_none() && !has_gone(&shared, &node.name).await {
+        let answer = Answer::Unclear("not sent: the node's Node may be back".to_owned());
+        return Outcome::Asked { pod, uid, grace, answer, budgets: Vec::new(), how, owner };
+    }
     if owner.is_some() {
         // As the eviction API does: a Job's podFailurePolicy can then tell this from a failure. Not worth the pod's time.
         let told = shared.cluster.note_disruption(&pod, &uid, shared.clock.cluster());
@@ -210,13 +215,16 @@ async fn delete(
     // Of a workload whose Node has gone in mid-drain the pod is collected in seconds, with less grace than it gets here.
     let is_wanted = || {
         let now = shared.nodes.get(&node.name);
-        let is_left_behind = || owner.is_some() && shared.nodes.whole_for().is_some();
-        let is_so = now.map_or_else(is_left_behind, |node| node.scale_in().is_some_and(is_so_still));
+        let is_so = now.map_or(owner.is_some(), |node| node.scale_in().is_some_and(is_so_still));
         shared.leadership.leads() && is_so
     };
     let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
-    let how = if owner.is_some() { Removal::Deletion } else { Removal::DaemonSet };
     Outcome::Asked { pod, uid, grace, answer, budgets: Vec::new(), how, owner }
+}
+
+/// Whether a Node that the watch does not show has gone: a watch that has fallen silent does not show that it is back.
+async fn has_gone(shared: &Shared, node: &NodeName) -> bool {
+    matches!(shared.cluster.get_node(node).await, Err(ApiError::NotFound))
 }
 
 pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: ScaleInEvent) -> Outcome {

@@ -48,9 +48,6 @@ use crate::k8s::{GroupName, InstanceId, NodeName};
 /// Pause before another plan where the last one asks for one at once.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
-/// How often it is looked whether the watch of Nodes is whole again, before anything is done for want of a Node.
-const UNSEEN: SignedDuration = SignedDuration::from_secs(1);
-
 /// What another process wrote while it led is seen by this time after this one began to lead: its last write may take as long as the API
 /// server lets it ([`CHANGED_WITHIN`]), and a watch that broke is back after five seconds.
 const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(CHANGED_WITHIN.as_secs() as i64 + 5);
@@ -370,10 +367,6 @@ impl Worker {
         }
         if !self.shared.leadership.leads() {
             return Next::Wait(Some(wake_at));
-        }
-        if self.shared.nodes.whole_for().is_none() {
-            // It may be back, and is not seen.
-            return Next::Wait(Some(later(now, UNSEEN)));
         }
         for pod in unasked {
             match self.memory.may_try_at(&Task::DeletePod(pod.uid.clone())) {

@@ -150,6 +150,19 @@ async fn what_a_budget_or_a_wish_keeps_has_its_whole_grace_though_the_node_objec
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_budget_or_a_wish_keeps_stays_where_the_watches_do_not_show_that_the_node_is_back() {
+    for group in groups() {
+        let (scene, machine) = deletes_the_node_of_kept_pods(group).await;
+        scene.pass_some(seconds(2)).await;
+        cluster(&scene).silence_watches();
+        cluster(&scene).restart_kubelet(&machine.name);
+        scene.pass_some(seconds(60)).await;
+        assert!(scene.world.cluster.has_node(&machine.name));
+        assert!(!is_asked(&scene.world, "web") && !is_asked(&scene.world, "patient"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_budget_or_a_wish_keeps_stays_where_the_kubelet_makes_the_node_anew() {
     for group in groups() {
         let (scene, machine) = deletes_the_node_of_kept_pods(group).await;
