@@ -48,9 +48,9 @@ pub enum ApiError {
     /// No answer in time.
     #[error("the API server did not answer in time")]
     TimedOut,
-    /// The connection failed.
-    #[error("the API server cannot be reached")]
-    Unreachable(#[source] Box<kube::Error>),
+    /// The connection failed, or the answer cannot be read.
+    #[error("the call to the API server failed")]
+    Failed(#[source] Box<kube::Error>),
 }
 
 impl From<kube::Error> for ApiError {
@@ -63,7 +63,7 @@ impl From<kube::Error> for ApiError {
                 (status.message, status.details) = (cut(&status.message, WORDS), None);
                 Self::Refused(status)
             }
-            other => Self::Unreachable(Box::new(other)),
+            other => Self::Failed(Box::new(other)),
         }
     }
 }
@@ -80,7 +80,7 @@ impl ApiError {
     /// Whether the API server, or the way to it, may be better in a moment. The call may have taken effect.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::TimedOut | Self::Unreachable(_) => true,
+            Self::TimedOut | Self::Failed(_) => true,
             // A 404 without the API server's words comes from something before it.
             Self::Refused(status) => matches!(status.code, 404 | 429) || status.code >= 500,
             Self::Conflict | Self::NotFound | Self::DryRun => false,

@@ -172,7 +172,7 @@ async fn the_token_of_the_api_server_is_not_logged_at_any_level() {
     let cluster = cluster.expect("connected");
     tokio::select! {
         // Whether this world knows the token is of no account.
-        answer = cluster.config_map("c") => assert!(!matches!(answer, Err(ApiError::Unreachable(_))), "{answer:?}"),
+        answer = cluster.config_map("c") => assert!(!matches!(answer, Err(ApiError::Failed(_))), "{answer:?}"),
         ended = listen(Arc::new(world.cluster.clone()), listener) => panic!("{ended:?}"),
     }
     assert!(!log.text().contains("FAKE-BEARER"));
