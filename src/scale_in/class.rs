@@ -1,6 +1,6 @@
 //! How a drain treats each pod. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -54,8 +54,8 @@ pub(super) struct Circumstances<'a> {
     pub(super) deleted_daemon_sets: &'a BTreeSet<String>,
     /// Pods that come back.
     pub(super) returns: &'a Returns,
-    /// Pods that were asked to go, by UID, and when: the watch may not show yet that they do.
-    pub(super) asked: &'a BTreeMap<String, Timestamp>,
+    /// Whether it was asked to go: the watch may not show yet that it does.
+    pub(super) is_asked: bool,
     /// Whether the patience with pods that asked not to be disturbed is over.
     pub(super) patience_is_over: bool,
     /// Whether it was asked, its grace is over, and nobody confirms exits.
@@ -81,7 +81,7 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
         return Class::GivenUp;
     }
     // A pod that is going gets its grace.
-    let is_going = pod.deletion_timestamp.is_some() || around.asked.contains_key(&pod.uid);
+    let is_going = pod.deletion_timestamp.is_some() || around.is_asked;
     if !is_going && around.returns.is_given_up(pod) {
         return Class::Returned;
     }
@@ -180,6 +180,7 @@ pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flu
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::LazyLock;
 
     use super::*;
@@ -266,12 +267,11 @@ mod tests {
     fn at_rest() -> Circumstances<'static> {
         static GONE: LazyLock<BTreeSet<String>> = LazyLock::new(|| ["gone".to_owned()].into());
         static NOBODY: LazyLock<Returns> = LazyLock::new(Returns::default);
-        static NONE: BTreeMap<String, Timestamp> = BTreeMap::new();
         Circumstances {
             now: at(100),
             deleted_daemon_sets: &GONE,
             returns: &NOBODY,
-            asked: &NONE,
+            is_asked: false,
             patience_is_over: false,
             is_over: false,
         }
@@ -305,8 +305,7 @@ mod tests {
         assert_eq!(class(&returned, &returns), Class::Returned);
         let going = PodView { deletion_timestamp: Some(at(150)), ..returned.clone() };
         assert_eq!(class(&going, &returns), Class::Workload);
-        let asked = BTreeMap::from([(returned.uid.clone(), at(149))]);
-        let before_the_watch = Circumstances { returns: &returns, asked: &asked, ..at_rest() };
+        let before_the_watch = Circumstances { returns: &returns, is_asked: true, ..at_rest() };
         assert_eq!(classify(&returned, &before_the_watch), Class::Workload);
     }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
+use super::asked::Obstacle;
 use super::class::{Class, is_patient, patient_until, unreadable_wishes};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
-use super::memory::{Obstacle, Task};
 use super::record::{Phase, Record};
 use super::situation::{Situation, TWINS_CONFIRM_WITHIN};
 use super::waiting::{WaitReason, Waiting};
@@ -103,14 +103,14 @@ fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Pl
 
 /// Deletes a pod whose time ended at `end`, unless that has been done. What was refused before is no reason to wait.
 pub(super) fn cut_off(s: &Situation<'_>, record: &Record, pod: &PodView, end: Timestamp, plan: &mut Plan) {
-    if s.memory.asked.get(&pod.uid).is_some_and(|at| *at >= end) {
+    let asked = s.memory.of(&pod.uid);
+    if asked.to_go.is_some_and(|at| at >= end) {
         return;
     }
-    let task = Task::DeletePod(pod.uid.clone());
-    if s.was_tried_before(&task, end) {
+    if asked.deletion.ended_before(end) {
         plan.actions.push(cut_short(s, record, pod));
     } else {
-        s.attempt(plan, &task, || cut_short(s, record, pod));
+        s.attempt(plan, &asked.deletion, || cut_short(s, record, pod));
     }
 }
 
@@ -196,7 +196,7 @@ fn has_answered(s: &Situation<'_>, pod: &PodView, class: Class) -> bool {
 
 /// When the last try to have a pod go ended; `None`: it was never asked.
 fn last_try(s: &Situation<'_>, pod: &PodView) -> Option<Timestamp> {
-    s.memory.tries(&Task::Evict(pod.uid.clone())).and_then(|tries| tries.ended)
+    s.memory.of(&pod.uid).eviction.ended
 }
 
 /// Asks a pod to go if it is time. Returns why it is still there.
@@ -213,11 +213,9 @@ fn ask(
     if let Some(until) = s.grace_ends(pod) {
         return wait_for_exit(s, record, pod, until, limit, plan);
     }
-    if let Some(at) = s.memory.asked.get(&pod.uid)
-        && *at + ASK_AGAIN > s.now
-    {
-        plan.wake(*at + ASK_AGAIN);
-        return WaitReason::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
+    if let Some(at) = s.memory.of(&pod.uid).to_go.filter(|at| *at + ASK_AGAIN > s.now) {
+        plan.wake(at + ASK_AGAIN);
+        return WaitReason::Exiting(s.theirs(at + SignedDuration::from_secs(pod.grace_seconds)));
     }
     if cut_at_last_call(s, record, pod, class, time, plan) {
         return refused(s, pod).unwrap_or(WaitReason::Queued);
@@ -247,7 +245,7 @@ fn ask(
 
 /// Whether an eviction of the pod was answered before, or has had no answer for too long.
 fn was_tried(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
-    let Some(tries) = s.memory.tries(&Task::Evict(pod.uid.clone())) else { return false };
+    let tries = &s.memory.of(&pod.uid).eviction;
     let unanswered = tries.began.filter(|_| tries.in_flight).map(|began| later(began, UNANSWERED));
     if let Some(at) = unanswered.filter(|at| *at > s.now) {
         plan.wake(at);
@@ -274,7 +272,7 @@ fn cut_at_last_call(
         return false;
     }
     let grace = grace_to_ask(Some(limit), pod.grace_seconds, s.now);
-    s.attempt(plan, &Task::DeletePod(pod.uid.clone()), || delete(s, record, pod, grace));
+    s.attempt(plan, &s.memory.of(&pod.uid).deletion, || delete(s, record, pod, grace));
     true
 }
 
@@ -288,10 +286,11 @@ fn wait_for_exit(
     plan: &mut Plan,
 ) -> WaitReason {
     if let Some(cut) = limit.filter(|limit| *limit < until).map(cut) {
+        let asked = s.memory.of(&pod.uid);
         if cut > s.now {
             plan.wake(cut);
-        } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
-            s.attempt(plan, &Task::DeletePod(pod.uid.clone()), || cut_short(s, record, pod));
+        } else if asked.to_go.is_none_or(|at| at < cut) {
+            s.attempt(plan, &asked.deletion, || cut_short(s, record, pod));
         }
     }
     let overdue = later(until, OVERDUE_AFTER);
@@ -324,12 +323,11 @@ fn try_eviction(
     time: Time,
     plan: &mut Plan,
 ) -> WaitReason {
-    let task = Task::Evict(pod.uid.clone());
-    let refusal = s.memory.refusals.get(&pod.uid);
+    let asked = s.memory.of(&pod.uid);
+    let (tries, refusal) = (&asked.eviction, asked.refusal.as_ref());
     // Do not wait for the next try if the budget has changed since it refused, and has room.
     let has_room =
         refusal.is_some_and(|refusal| refusal.by == Obstacle::Budget && (s.have_room)(&refusal.budgets));
-    let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
     let returned = has_returned(s, record, pod);
     let evict = || Action::Evict {
         pod: pod.name.clone(),
@@ -339,13 +337,13 @@ fn try_eviction(
         owner: pod.owner(),
         returned,
     };
-    let at_once = has_room && !in_flight;
-    let is_due = at_once || s.memory.may_try_at(&task).is_some_and(|at| at <= s.now);
+    let at_once = has_room && !tries.in_flight;
+    let is_due = at_once || tries.may_begin_at().is_some_and(|at| at <= s.now);
     let waits = is_due && waits_for_its_turn(s, pod, time, plan);
     if at_once && !waits {
         plan.actions.push(evict());
     } else if !waits {
-        s.attempt(plan, &task, evict);
+        s.attempt(plan, tries, evict);
     }
     match refusal {
         Some(refusal) if refusal.by == Obstacle::Budget => {
@@ -358,11 +356,12 @@ fn try_eviction(
 
 /// The API server's words, if it refused the last try and no budget was the reason.
 fn refused(s: &Situation<'_>, pod: &PodView) -> Option<WaitReason> {
-    let refusal = s.memory.refusals.get(&pod.uid)?;
+    let asked = s.memory.of(&pod.uid);
+    let refusal = asked.refusal.as_ref()?;
     let is_told = match refusal.by {
         Obstacle::Budget => false,
         // Flow control says no more than that it is to be tried again.
-        Obstacle::Busy => s.memory.is_put_off_for_ever(&pod.uid),
+        Obstacle::Busy => asked.is_put_off_for_ever(),
         Obstacle::Other => true,
     };
     is_told.then(|| WaitReason::Refused(refusal.text.clone()))

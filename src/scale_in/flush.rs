@@ -6,9 +6,9 @@ use super::action::{Action, Plan};
 use super::class::{Class, Daemon, LONGEST_FLUSH};
 use super::deadline::{self, grace_to_ask};
 use super::load_balancers::{DEFAULT_DELAY, Targets};
-use super::memory::Task;
 use super::record::Record;
 use super::situation::Situation;
+use super::tries::Task;
 use super::waiting::{WaitReason, Waiting};
 use super::{drain, events, release};
 use crate::clock::{later, signed};
@@ -152,21 +152,24 @@ fn ask_daemons(
             continue;
         }
         let grace = SignedDuration::from_secs(pod.grace_seconds);
-        let asked_at = s.memory.asked.get(&pod.uid).copied();
+        let asked = s.memory.of(&pod.uid);
         // It may be the CSI driver that unmounts the volumes.
         let volumes_by = record.phase_since + VOLUME_WAIT;
         let volumes_by = hard.map_or(volumes_by, |hard| volumes_by.min(hard - grace));
-        if s.attachments > 0 && s.now < volumes_by && asked_at.is_none() && pod.deletion_timestamp.is_none() {
+        if s.attachments > 0
+            && s.now < volumes_by
+            && asked.to_go.is_none()
+            && pod.deletion_timestamp.is_none()
+        {
             until = until.max(Some(volumes_by));
             plan.waiting.push(Waiting { pod: pod.name.clone(), why: WaitReason::Volumes });
             continue;
         }
-        let task = Task::DeletePod(pod.uid.clone());
         // Its grace counts from when it is asked, which may be now; that of one that cannot be asked from the beginning. If the
         // kubelet does not answer, do not wait longer.
-        let counts_from = asked_at.unwrap_or_else(|| match s.memory.tries(&task) {
-            Some(tries) if tries.failures >= UNASKABLE_AFTER => record.phase_since,
-            Some(tries) if tries.in_flight => tries.began.unwrap_or(s.now),
+        let counts_from = asked.to_go.unwrap_or_else(|| match &asked.deletion {
+            tries if tries.failures >= UNASKABLE_AFTER => record.phase_since,
+            tries if tries.in_flight => tries.began.unwrap_or(s.now),
             _ => s.now,
         });
         let its_own = counts_from + grace + SignedDuration::from_secs(5);
@@ -176,10 +179,10 @@ fn ask_daemons(
         if end > s.now {
             plan.waiting.push(Waiting { pod: pod.name.clone(), why: WaitReason::Exiting(s.theirs(end)) });
         }
-        if pod.deletion_timestamp.is_none() && !s.memory.is_done(&task) {
+        if pod.deletion_timestamp.is_none() && !asked.deletion.done {
             let grace = grace_to_ask(hard, pod.grace_seconds, s.now);
             let (pod, uid) = (pod.name.clone(), pod.uid.clone());
-            s.attempt(plan, &task, || Action::Delete { pod, uid, grace, owner: None });
+            s.attempt(plan, &asked.deletion, || Action::Delete { pod, uid, grace, owner: None });
         }
     }
     until

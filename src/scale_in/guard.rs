@@ -6,7 +6,6 @@
 
 use super::action::{Action, Plan};
 use super::membership::Membership;
-use super::memory::Task;
 use super::node_patch;
 use super::release;
 use super::situation::Situation;
@@ -41,7 +40,7 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
     let left: Vec<_> =
         daemons.filter(|pod| if wanted { needs_guard(pod) } else { is_guarded(pod) }).collect();
     for pod in &left {
-        s.attempt(plan, &Task::Guard(pod.uid.clone()), || Action::Guard {
+        s.attempt(plan, &s.memory.of(&pod.uid).guard, || Action::Guard {
             pod: pod.name.clone(),
             uid: pod.uid.clone(),
             on: wanted,

@@ -9,7 +9,8 @@
 //! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`],
 //!   [`flush`] and [`release`]; [`deadline`] and [`limit`] say until when; [`twins`] is for several Nodes that name one instance; [`class`] and [`returns`] tell which
 //!   pods leave, [`going`] when their grace ends, [`rolled`] which DaemonSet pods are replaced meanwhile.
-//! - [`pod_watches`] brings a worker the pods; [`perform`] makes the calls; [`remember`] keeps what the next plan must know of the outcome.
+//! - [`pod_watches`] brings a worker the pods; [`perform`] makes the calls; [`remember`] keeps what the next plan must know of the outcome in
+//!   [`memory`], of each pod in [`asked`]; [`tries`] says when what failed is tried again.
 //! - [`heartbeat`] keeps the lifecycle hooks waiting, whatever becomes of the rest.
 //! - [`record`] is everything that must survive: an annotation, read once when the Node comes in. [`claims`] says what of
 //!   it is believed.
@@ -19,6 +20,7 @@
 //! - [`status`] is all of it as data, for people; [`history`] keeps the scale-ins that ended; [`preview`] plays a plan through.
 
 pub mod action;
+mod asked;
 mod claims;
 mod class;
 mod context;
@@ -67,6 +69,7 @@ mod terminate;
 mod tests;
 mod told;
 mod trace;
+mod tries;
 mod turn;
 mod twins;
 mod waiting;

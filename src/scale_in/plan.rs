@@ -12,12 +12,12 @@ use super::action::{Action, Plan};
 use super::deadline::{self, HeldBy};
 use super::events::ScaleInEvent;
 use super::membership::Membership;
-use super::memory::{LASTING_AFTER, Task};
 use super::notices::{self, Expected};
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Request, Written};
 use super::settings::Treatment;
 use super::situation::Situation;
+use super::tries::{LASTING_AFTER, Task};
 use super::turn::Turn;
 use super::{cordon, drain, events, flush, guard, limit, node_patch, release, report, twins};
 use crate::aws::Lifecycle;
@@ -85,7 +85,7 @@ fn announce_accepted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 /// Announces that the API server refuses to have the Node written, and with what words.
 fn announce_not_written(s: &Situation<'_>, plan: &mut Plan) {
-    let failures = s.memory.tries(&Task::Node).map_or(0, |tries| tries.failures);
+    let failures = s.memory.tries(&Task::Node).failures;
     if let Some(words) = s.memory.not_written.as_ref().filter(|_| failures >= LASTING_AFTER) {
         s.announce(plan, events::not_written(words));
     }
@@ -110,7 +110,7 @@ fn look_up_daemon_sets(s: &Situation<'_>, plan: &mut Plan) {
         let asked = |action: &Action| matches!(action, Action::LookUpDaemonSet { uid: of, .. } if of == uid);
         if !plan.actions.iter().any(asked) {
             let name = PodName { namespace: pod.name.namespace.clone(), name: name.clone() };
-            s.attempt(plan, &Task::DaemonSet(uid.clone()), || Action::LookUpDaemonSet {
+            s.attempt(plan, s.memory.tries(&Task::DaemonSet(uid.clone())), || Action::LookUpDaemonSet {
                 name,
                 uid: uid.clone(),
             });
@@ -155,10 +155,10 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 /// Lets another process lead, once, if our own pod is on the node: it would be evicted with the rest.
 fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
     // What this process has noted, it is to send first: the next one would wait for it.
-    let is_under_way = |task| s.memory.tries(task).is_some_and(|tries| tries.in_flight);
+    let is_under_way = |task| s.memory.tries(task).in_flight;
     let notes = plan.writes_node() || [Task::Node, Task::Terminate].iter().any(is_under_way);
-    if s.is_our_own_node() && !notes && !s.memory.is_done(&Task::HandOver) {
-        s.attempt(plan, &Task::HandOver, || Action::HandOver);
+    if s.is_our_own_node() && !notes && !s.memory.tries(&Task::HandOver).done {
+        s.attempt(plan, s.memory.tries(&Task::HandOver), || Action::HandOver);
     }
 }
 

@@ -16,9 +16,9 @@ use super::action::{Action, Plan};
 use super::deadline::{SAME_WITHIN, limited};
 use super::events::ScaleInEvent;
 use super::membership::Membership;
-use super::memory::Task;
 use super::record::{Phase, Record, Release};
 use super::situation::Situation;
+use super::tries::Task;
 use super::{deadline, events, limit};
 use crate::aws::{DELIVERED_WITHIN, Hook, Lifecycle};
 use crate::clock::{later, signed};
@@ -145,7 +145,7 @@ fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> boo
         plan.wake(again);
     } else {
         let (hook, instance) = (hook.clone(), record.instance.clone());
-        s.attempt(plan, &Task::Heartbeat, || Action::Heartbeat { hook, instance });
+        s.attempt(plan, s.memory.tries(&Task::Heartbeat), || Action::Heartbeat { hook, instance });
     }
     false
 }
@@ -231,7 +231,7 @@ pub(super) fn delete_node(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if is_missing_for(s, *seen, signed(after), plan) && !plan.writes_node() {
         let event = events::node_deleted(&record.instance, after);
         let instance = record.instance.clone();
-        s.attempt(plan, &Task::Delete, || Action::DeleteNode { instance, event });
+        s.attempt(plan, s.memory.tries(&Task::Delete), || Action::DeleteNode { instance, event });
     }
 }
 
@@ -273,7 +273,7 @@ pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut 
     if hook.is_none() && record.heartbeat_timeout_seconds.is_none() {
         return;
     }
-    let is_our_doing = s.memory.tries(&Task::Complete).is_some_and(|tries| tries.ended.is_some());
+    let is_our_doing = s.memory.tries(&Task::Complete).ended.is_some();
     if record.phase == Phase::Releasing || is_our_doing {
         return;
     }
@@ -348,7 +348,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 /// `task`. An API server that dies leaves its watches silent, not broken, for a minute, and a pod may have been bound to the node since. At the
 /// deadline that holds nothing up.
 pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
-    let is_due = s.memory.may_try_at(task).is_some_and(|at| at <= s.now);
+    let is_due = s.memory.tries(task).may_begin_at().is_some_and(|at| at <= s.now);
     let is_recent = s.listed_at.is_some_and(|at| later(at, LISTED_FOR) > s.now);
     let hard = deadline::released_anyway(record);
     if !is_due || is_recent || hard.is_some_and(|hard| hard <= s.now) {
@@ -362,7 +362,7 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
     }
     let twins = s.twins.iter().filter(|_| s.is_primary);
     let nodes = twins.map(|node| &node.name).chain([&s.node.name]).cloned().collect();
-    s.attempt(plan, &Task::ListPods, || Action::ListPods { nodes });
+    s.attempt(plan, s.memory.tries(&Task::ListPods), || Action::ListPods { nodes });
     false
 }
 
@@ -386,8 +386,9 @@ fn hold_of_another(
     plan: &mut Plan,
 ) {
     let HookState::Known(TerminatingHooks { ours, others: true, .. }) = &s.hook else { return };
-    let completed = s.memory.tries(&Task::Complete).filter(|tries| tries.done).and_then(|tries| tries.ended);
-    if lifecycle.is_held() && (ours.is_none() || completed.is_some_and(|at| at < seen)) {
+    let completion = s.memory.tries(&Task::Complete);
+    let is_completed = completion.done && completion.ended_before(seen);
+    if lifecycle.is_held() && (ours.is_none() || is_completed) {
         plan.held_by_another = true;
         s.announce(plan, events::waiting_for_anothers_hook(&record.instance, group));
     }
@@ -411,21 +412,21 @@ pub(super) fn ensure_settled(s: &Situation<'_>, record: &Record, seen: Timestamp
 
 fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, plan: &mut Plan) {
     let tries = s.memory.tries(&Task::Complete);
-    if let Some(done) = tries.filter(|tries| tries.done).and_then(|tries| tries.ended) {
+    if let Some(done) = tries.ended.filter(|_| tries.done) {
         let again = later(done, TERMINATE_AGAIN_AFTER);
         if seen < again {
             return refresh_after(s, again, plan);
         }
     }
     if s.pods.is_none()
-        || tries.is_some_and(|tries| tries.in_flight)
+        || tries.in_flight
         || go_back_for_workloads(s, record, plan)
         || !ensure_listed(&Task::Complete, s, record, plan)
     {
         return;
     }
     let instance = record.instance.clone();
-    s.attempt(plan, &Task::Complete, || Action::CompleteHook { hook: hook.clone(), instance });
+    s.attempt(plan, tries, || Action::CompleteHook { hook: hook.clone(), instance });
 }
 
 fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timestamp, plan: &mut Plan) {
@@ -501,7 +502,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
             return false;
         }
     }
-    match s.memory.may_try_at(&Task::Terminate) {
+    match s.memory.tries(&Task::Terminate).may_begin_at() {
         Some(at) if at <= s.now => true,
         Some(at) => {
             plan.wake(at);
@@ -514,7 +515,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
 /// Whether a termination that was sent for a scale-in that is called off by now may still end the instance, unseen: its node stays
 /// closed meanwhile.
 pub(super) fn may_still_end(s: &Situation<'_>, seen: Timestamp, plan: &mut Plan) -> bool {
-    if s.memory.tries(&Task::Terminate).is_some_and(|tries| tries.in_flight) {
+    if s.memory.tries(&Task::Terminate).in_flight {
         return true;
     }
     let Some(at) = s.node.instance.as_ref().and_then(|instance| told_before(s, instance)) else {
@@ -549,7 +550,7 @@ pub(super) fn refresh_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Pla
     if moment > s.now {
         plan.wake(moment);
     } else {
-        s.attempt(plan, &Task::Refresh, || Action::Refresh);
+        s.attempt(plan, s.memory.tries(&Task::Refresh), || Action::Refresh);
     }
 }
 

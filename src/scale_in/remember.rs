@@ -6,8 +6,8 @@ use super::action::Action;
 use super::deadline;
 use super::events;
 use super::history::Step;
-use super::memory::{LASTING_AFTER, Task};
 use super::outcome::{Outcome, Removal};
+use super::tries::{LASTING_AFTER, Task};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName, PodView};
@@ -98,7 +98,7 @@ impl Worker {
             Outcome::Reported(state, result) => self.hear_of_report(state, result.map(|node| *node)),
             Outcome::Refreshed => self.memory.put_off(&Task::Refresh, now, REFRESH),
             Outcome::HeartbeatSent => self.memory.put_off(&Task::Heartbeat, now, HEARTBEAT),
-            Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
+            Outcome::HandedOver => self.memory.worked(&Task::HandOver, now),
             Outcome::NodeDeleted { overtaken } => {
                 let pause = if overtaken { OVERTAKEN } else { NODE_STAYS };
                 self.memory.failed(&Task::Delete, now, Some(pause));
@@ -182,7 +182,7 @@ impl Worker {
                 if !matches!(error, ApiError::DryRun) && outage.failed().is_some() {
                     tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
                 }
-                let failures = self.memory.tries(&task).map_or(0, |tries| tries.failures);
+                let failures = self.memory.tries(&task).failures;
                 let is_lasting = error.is_forbidden() && failures >= LASTING_AFTER;
                 self.memory.failed(&task, now, is_lasting.then_some(STAYS_FORBIDDEN));
             }
@@ -196,7 +196,7 @@ impl Worker {
         match result {
             Ok(node) => {
                 outage.recovered();
-                self.memory.worked(Task::Report, now);
+                self.memory.worked(&Task::Report, now);
                 self.memory.reported = Some((state, now));
                 self.shared.nodes.update(node);
             }
@@ -214,7 +214,7 @@ impl Worker {
     fn tell_pod(&mut self, pod: PodName, uid: &str, how: Removal) {
         let Some(node) = self.shared.nodes.get(&self.name) else { return };
         let Some((cause, phase)) = node.scale_in().map(|record| (record.cause, record.phase)) else { return };
-        if !self.memory.told_pods.insert((uid.to_owned(), phase)) {
+        if !self.memory.of_mut(uid).tell_in(phase) {
             return;
         }
         let event = match how {
@@ -283,7 +283,7 @@ impl Worker {
         match pods {
             Ok(pods) => {
                 if pods.iter().all(|pod| pod.finished || self.pods.shows(&pod.uid)) {
-                    self.memory.worked(Task::ListPods, now);
+                    self.memory.worked(&Task::ListPods, now);
                     self.listed_at = (!self.is_relisting()).then_some(now);
                 } else {
                     self.memory.put_off(&Task::ListPods, now, LISTED_ANEW);
@@ -297,7 +297,7 @@ impl Worker {
             }
             Err(error) => {
                 self.memory.failed(&Task::ListPods, now, None);
-                if self.memory.tries(&Task::ListPods).is_some_and(|tries| tries.failures == LASTING_AFTER) {
+                if self.memory.tries(&Task::ListPods).failures == LASTING_AFTER {
                     tracing::warn!(node = self.name.as_str(), error = %chain(&error), "the node's pods cannot be listed before its release, which waits: tried again and again");
                 }
             }

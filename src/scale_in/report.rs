@@ -3,9 +3,9 @@
 use jiff::SignedDuration;
 
 use super::action::{Action, Plan};
-use super::memory::Task;
 use super::record::{Phase, Record};
 use super::situation::Situation;
+use super::tries::Task;
 use crate::clock::later;
 use crate::cluster::DrainState;
 
@@ -22,7 +22,7 @@ pub(super) fn report(s: &Situation<'_>, record: Option<&Record>, plan: &mut Plan
         None => return,
     };
     // A write of the Node comes first, and this one would have its version outdated.
-    let is_written = s.memory.tries(&Task::Node).is_some_and(|tries| tries.in_flight);
+    let is_written = s.memory.tries(&Task::Node).in_flight;
     if s.node.drain_state == Some(wanted) || plan.writes_node() || is_written {
         return;
     }
@@ -31,5 +31,5 @@ pub(super) fn report(s: &Situation<'_>, record: Option<&Record>, plan: &mut Plan
     {
         return plan.wake(later(told, AGAIN_AFTER));
     }
-    s.attempt(plan, &Task::Report, || Action::Report(wanted));
+    s.attempt(plan, s.memory.tries(&Task::Report), || Action::Report(wanted));
 }

@@ -15,11 +15,12 @@ use super::eviction_rate::Permit;
 use super::held_since::Span;
 use super::load_balancers::Targets;
 use super::membership::Membership;
-use super::memory::{Memory, Task};
+use super::memory::Memory;
 use super::node_patch::{self, Mark};
 use super::notices::{Expected, Noticed};
 use super::record::{Phase, Record, Written};
 use super::settings::Settings;
+use super::tries::{Task, Tries};
 use super::turn::Turn;
 use crate::aws::Lifecycle;
 use crate::clock::later;
@@ -183,19 +184,13 @@ impl Situation<'_> {
         }
     }
 
-    /// Plans an action if its task may be tried now, else wakes when it may.
-    pub(super) fn attempt(&self, plan: &mut Plan, task: &Task, action: impl FnOnce() -> Action) {
-        match self.memory.may_try_at(task) {
+    /// Plans an action if it may be tried now, after these tries, else wakes when it may.
+    pub(super) fn attempt(&self, plan: &mut Plan, tries: &Tries, action: impl FnOnce() -> Action) {
+        match tries.may_begin_at() {
             Some(at) if at <= self.now => plan.actions.push(action()),
             Some(at) => plan.wake(at),
             None => {}
         }
-    }
-
-    /// Whether the last try of a task ended before `moment`: what it was told then may count no more.
-    pub(super) fn was_tried_before(&self, task: &Task, moment: Timestamp) -> bool {
-        let ended = self.memory.tries(task).filter(|tries| !tries.in_flight).and_then(|tries| tries.ended);
-        ended.is_some_and(|ended| ended < moment)
     }
 
     /// Plans a write to the Node. One at a time: a second must start from the Node as the first leaves it.
@@ -205,7 +200,7 @@ impl Situation<'_> {
         }
         match self.memory.same_write_waits_until(&patch) {
             Some(at) if at > self.now => plan.wake(at),
-            _ => self.attempt(plan, &Task::Node, || Action::PatchNode { patch, then }),
+            _ => self.attempt(plan, self.memory.tries(&Task::Node), || Action::PatchNode { patch, then }),
         }
     }
 
@@ -235,7 +230,7 @@ impl Situation<'_> {
             now: self.theirs(self.now),
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
-            asked: &self.memory.asked,
+            is_asked: self.memory.of(&pod.uid).to_go.is_some(),
             // Nobody lets it finish on a machine that is lost, and it is to start elsewhere.
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now)
                 || self.lost_at(self.node_of(pod)).is_some_and(|at| at <= self.now),
@@ -338,8 +333,7 @@ impl Situation<'_> {
 
     /// Until when what would be in another leader's way waits, while our own pod is on the node; `None`: no other leads.
     pub(super) fn others_may_lead_until(&self) -> Option<Timestamp> {
-        let handed_over =
-            self.memory.tries(&Task::HandOver).and_then(|tries| tries.ended).unwrap_or(self.now);
+        let handed_over = self.memory.tries(&Task::HandOver).ended.unwrap_or(self.now);
         Some(later(handed_over, OTHERS_LEAD_WITHIN)).filter(|until| *until > self.now)
     }
 

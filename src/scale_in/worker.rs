@@ -27,7 +27,7 @@ use super::events::{Reason, ScaleInEvent};
 use super::eviction_rate::Permit;
 use super::history::{Ended, Ending};
 use super::membership::Membership;
-use super::memory::{Memory, Task};
+use super::memory::Memory;
 use super::nodeless::{self, needed_until};
 use super::operator_queue;
 use super::outcome::Outcome;
@@ -369,7 +369,7 @@ impl Worker {
             return Next::Wait(Some(wake_at));
         }
         for pod in unasked {
-            match self.memory.may_try_at(&Task::DeletePod(pod.uid.clone())) {
+            match self.memory.of(&pod.uid).deletion.may_begin_at() {
                 Some(at) if at <= now => {
                     tracing::warn!(node = self.name.as_str(), pod = %pod.name, "the Node was deleted in mid-drain: the pod is asked to go with its whole grace before it is collected without");
                     let grace = grace_to_ask(None, pod.grace_seconds, now);

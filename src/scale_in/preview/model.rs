@@ -18,13 +18,14 @@ use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::held_since::Span;
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
-use crate::scale_in::memory::{Memory, Task};
+use crate::scale_in::memory::Memory;
 use crate::scale_in::order;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{self, Phase, Record, Release};
 use crate::scale_in::settings::Settings;
 use crate::scale_in::situation::Situation;
 use crate::scale_in::status::Wait;
+use crate::scale_in::tries::Task;
 use crate::scale_in::turn::Turn;
 use crate::scale_in::waiting::{WaitReason, Waiting};
 
@@ -293,7 +294,7 @@ impl<'a> Model<'a> {
             }
             Action::Delete { uid, grace, .. } => self.delete(uid, grace),
             Action::LookUpDaemonSet { uid, .. } => {
-                self.memory.worked(Task::DaemonSet(uid.clone()), now);
+                self.memory.worked(&Task::DaemonSet(uid.clone()), now);
                 self.memory.deleted_daemon_sets.insert(uid);
             }
             Action::Terminate { decrement, noted_at, .. } => {
@@ -314,7 +315,7 @@ impl<'a> Model<'a> {
             }
             Action::DeleteNode { .. } => self.released = true,
             Action::Refresh => self.memory.failed(&Task::Refresh, now, None),
-            Action::HandOver => self.memory.worked(Task::HandOver, now),
+            Action::HandOver => self.memory.worked(&Task::HandOver, now),
             Action::Report(_) => self.memory.failed(&Task::Report, now, Some(NEVER)),
             Action::Guard { uid, .. } => self.memory.failed(&Task::Guard(uid), now, Some(NEVER)),
             Action::ListPods { .. }

@@ -13,9 +13,9 @@ use crate::groups::hooks::HookState;
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events::{self, Reason};
-use crate::scale_in::memory::Task;
 use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::OnDeadline;
+use crate::scale_in::tries::Task;
 use crate::scale_in::waiting::WaitReason;
 
 /// Whoever records another scale-in announces it; of one that cluster-autoscaler asked for, it may be a replica that does not lead.
@@ -291,7 +291,7 @@ fn our_own_pod_is_asked_once_another_process_has_had_time_to_lead() {
     scene.own_pod = Some(pod("ebbtide").name);
     assert!(scene.plan().actions.contains(&Action::HandOver));
     scene.remove("web");
-    scene.memory.worked(Task::HandOver, scene.now);
+    scene.memory.worked(&Task::HandOver, scene.now);
     let plan = scene.plan();
     assert_eq!((evictions(&plan), plan.wake_at), (vec![], Some(at(10))));
     assert!(!plan.actions.contains(&Action::HandOver), "once is enough");
@@ -315,7 +315,7 @@ fn no_termination_is_noted_before_our_own_pod_has_handed_over() {
     let mut scene = own_node();
     let plan = scene.plan();
     assert!(hands_over(&plan) && !touches_aws(&plan));
-    scene.memory.worked(Task::HandOver, scene.now);
+    scene.memory.worked(&Task::HandOver, scene.now);
     let plan = scene.plan();
     assert_eq!((touches_aws(&plan), plan.wake_at), (false, Some(at(10))), "another is about to lead");
     scene.later(10);

@@ -9,8 +9,8 @@ use crate::cluster::{Answer, PodView};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::load_balancers::{Reached, Targets};
-use crate::scale_in::memory::Task;
 use crate::scale_in::record::Phase;
+use crate::scale_in::tries::Task;
 use crate::scale_in::waiting::{WaitReason, Waiting};
 
 #[test]
@@ -517,7 +517,7 @@ fn nothing_is_released_before_its_pods_are_listed_but_at_the_deadline() {
         assert!(lists(&plan) && !touches_aws(&plan), "{plan:?}");
         assert_eq!(plan.wake_at, Some(at(55)), "however long the list takes");
         scene.is_silent = false;
-        scene.memory.worked(Task::ListPods, scene.now);
+        scene.memory.worked(&Task::ListPods, scene.now);
         assert!(touches_aws(&scene.plan()));
     }
 }

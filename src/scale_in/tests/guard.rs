@@ -7,8 +7,8 @@ use crate::aws::Lifecycle;
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::membership::Membership;
-use crate::scale_in::memory::Task;
 use crate::scale_in::record::Cause;
+use crate::scale_in::tries::Task;
 
 fn guards(plan: &Plan) -> Vec<(String, bool)> {
     let guard = |action: &Action| match action {

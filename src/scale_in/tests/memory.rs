@@ -10,8 +10,9 @@ use super::scene::{Fixture as _, at, in_group, node, pod, settings};
 use crate::aws::{AwsError, Lifecycle, Operation};
 use crate::cluster::{Answer, BudgetSeen, NodeView};
 use crate::scale_in::action::Action;
-use crate::scale_in::memory::{Memory, Task, jittered};
+use crate::scale_in::memory::Memory;
 use crate::scale_in::record::{self, Cause, Record, Release};
+use crate::scale_in::tries::Task;
 
 #[test]
 fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
@@ -19,13 +20,15 @@ fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
     let mut pauses = Vec::new();
     for _ in 0..8 {
         memory.failed(&Task::Terminate, at(0), None);
-        pauses.push(memory.may_try_at(&Task::Terminate).expect("no try is under way").duration_since(at(0)));
+        pauses.push(
+            memory.tries(&Task::Terminate).may_begin_at().expect("no try is under way").duration_since(at(0)),
+        );
     }
     for (failures, base) in [(0, 1_000), (1, 2_000), (7, 30_000)] {
         let pause = pauses[failures].as_millis();
         assert!((base * 8 / 10..=base * 12 / 10).contains(&pause), "{failures}: {pause} ms");
     }
-    let of = |n: u32| jittered(SignedDuration::from_secs(100), &Task::Evict(n.to_string()), 1).as_secs();
+    let of = |n: u32| Task::Evict(n.to_string()).jittered(SignedDuration::from_secs(100), 1).as_secs();
     let all: Vec<_> = (0..200).map(of).collect();
     assert!(all.iter().all(|pause| (80..=120).contains(pause)), "{all:?}");
     assert!(all.iter().min() < Some(&85) && all.iter().max() > Some(&115), "{all:?}");
@@ -57,7 +60,7 @@ fn a_pod_that_budgets_refuse_is_tried_ever_less_often() {
         let (mut memory, task) = (Memory::default(), Task::Evict("a".into()));
         let mut pause = |_| {
             memory.note_eviction("a".into(), Answer::Blocked("no".into()), budgets.to_vec(), at(0));
-            memory.may_try_at(&task).expect("no try is under way").duration_since(at(0)).as_secs()
+            memory.tries(&task).may_begin_at().expect("no try is under way").duration_since(at(0)).as_secs()
         };
         [1, 2, 3, 4, 5].map(&mut pause)
     };
@@ -88,7 +91,7 @@ fn a_completion_that_passes_by_itself_is_tried_again_soon() {
     let mut memory = Memory::default();
     for about in [500, 1_000, 2_000, 4_000, 5_000, 5_000] {
         memory.note_completion(&throttled, at(0));
-        let again = memory.may_try_at(&Task::Complete).expect("no try is under way");
+        let again = memory.tries(&Task::Complete).may_begin_at().expect("no try is under way");
         let pause = again.duration_since(at(0)).as_millis();
         assert!((about * 8 / 10..=about * 12 / 10).contains(&pause), "{pause} ms, not about {about}");
     }
@@ -98,7 +101,7 @@ fn a_completion_that_passes_by_itself_is_tried_again_soon() {
 fn what_is_put_off_is_tried_after_its_pause() {
     let mut memory = Memory::default();
     memory.put_off(&Task::Refresh, at(10), SignedDuration::from_secs(30));
-    assert_eq!(memory.may_try_at(&Task::Refresh), Some(at(40)));
+    assert_eq!(memory.tries(&Task::Refresh).may_begin_at(), Some(at(40)));
 }
 
 #[test]
@@ -121,7 +124,7 @@ fn of_the_last_try_to_list_the_pods_it_is_known_whether_it_failed() {
     assert!(!memory.is_listing_failing());
     memory.failed(&Task::ListPods, at(0), None);
     assert!(memory.is_listing_failing());
-    memory.worked(Task::ListPods, at(1));
+    memory.worked(&Task::ListPods, at(1));
     assert!(!memory.is_listing_failing());
 }
 
@@ -152,7 +155,7 @@ fn a_daemonset_pod_that_was_asked_to_go_is_not_waited_for_as_one_that_others_rep
     let asking = |memory: &mut Memory| memory.failed(&Task::DeletePod(shipper.uid.clone()), at(0), None);
     assert_eq!(goes(&asking), None, "the answer was lost");
     let asked = |memory: &mut Memory| {
-        memory.asked.insert(shipper.uid.clone(), at(0));
+        memory.of_mut(&shipper.uid).to_go = Some(at(0));
     };
     assert_eq!(goes(&asked), None);
 }
@@ -184,22 +187,22 @@ fn nothing_is_remembered_of_pods_that_are_gone() {
     let guard = |name: &str| Task::Guard(format!("uid-{name}"));
     for name in ["gone", "there"] {
         memory.note_eviction(format!("uid-{name}"), Answer::Blocked("full".into()), Vec::new(), at(0));
-        memory.asked.insert(format!("uid-{name}"), at(0));
-        memory.worked(guard(name), at(0));
+        memory.of_mut(&format!("uid-{name}")).to_go = Some(at(0));
+        memory.worked(&guard(name), at(0));
     }
-    memory.worked(Task::Node, at(0));
+    memory.worked(&Task::Node, at(0));
     memory.note_pods(&BTreeMap::from([("uid-there".to_owned(), pod("there"))]), at(0));
     for (name, is_there) in [("gone", false), ("there", true)] {
         let uid = format!("uid-{name}");
         let held = [
-            memory.refusals.contains_key(&uid),
-            memory.asked.contains_key(&uid),
-            memory.tries(&Task::Evict(uid)).is_some(),
-            memory.is_done(&guard(name)),
+            memory.of(&uid).refusal.is_some(),
+            memory.of(&uid).to_go.is_some(),
+            memory.of(&uid).eviction.ended.is_some(),
+            memory.tries(&guard(name)).done,
         ];
         assert_eq!(held, [is_there; 4], "{name}");
     }
-    assert!(memory.is_done(&Task::Node));
+    assert!(memory.tries(&Task::Node).done);
 }
 
 #[test]
@@ -210,7 +213,7 @@ fn awss_words_are_kept_only_where_trying_again_does_not_help() {
     let kept = |error| {
         let mut memory = Memory::default();
         memory.note_completion(&Err(error), at(0));
-        assert!(!memory.is_done(&Task::Complete));
+        assert!(!memory.tries(&Task::Complete).done);
         memory.refused_by_aws
     };
     assert!(kept(denied()).is_some_and(|words| words.contains("you may not")));
@@ -218,7 +221,7 @@ fn awss_words_are_kept_only_where_trying_again_does_not_help() {
     let mut memory = Memory::default();
     memory.note_completion(&Err(denied()), at(0));
     memory.note_completion(&Ok(()), at(1));
-    assert_eq!((memory.refused_by_aws.is_none(), memory.is_done(&Task::Complete)), (true, true));
+    assert_eq!((memory.refused_by_aws.is_none(), memory.tries(&Task::Complete).done), (true, true));
 }
 
 /// A write of the Node that wants `what`, done or, with `Some`, come too late. Returns the pause after it, in seconds.
@@ -230,7 +233,7 @@ fn write(memory: &mut Memory, what: &str, second: i64, came_late: Option<SignedD
         late => memory.note_not_written(&[], late, at(second)),
     }
     assert_eq!(memory.same_write_waits_until(&json!({"metadata": {"annotations": {"wants": "else"}}})), None);
-    assert!(memory.may_try_at(&Task::Node).is_some_and(|at_once| at_once <= at(second)));
+    assert!(memory.tries(&Task::Node).may_begin_at().is_some_and(|at_once| at_once <= at(second)));
     let again = memory.same_write_waits_until(&patch);
     again.map_or(0, |again| again.duration_since(at(second)).as_secs())
 }
@@ -276,7 +279,7 @@ fn a_node_is_written_again_after_five_seconds_at_most_for_as_long_as_a_spot_noti
     let mut now = at(0);
     let mut tried_again = || {
         memory.failed(&Task::Node, now, None);
-        let next = memory.may_try_at(&Task::Node).expect("no try is under way");
+        let next = memory.tries(&Task::Node).may_begin_at().expect("no try is under way");
         let pause = next.duration_since(now);
         now = next;
         (now, pause)

@@ -13,9 +13,10 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events::Reason;
 use crate::scale_in::membership::Membership;
-use crate::scale_in::memory::{Memory, Task};
+use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
+use crate::scale_in::tries::Task;
 use crate::scale_in::waiting::WaitReason;
 
 const TERMINATE: Operation = Operation::TerminateInstanceInAutoScalingGroup;

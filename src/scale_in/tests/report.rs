@@ -2,8 +2,8 @@
 
 use super::scene::*;
 use crate::cluster::DrainState;
-use crate::scale_in::memory::Task;
 use crate::scale_in::node_patch;
+use crate::scale_in::tries::Task;
 
 #[test]
 fn a_drain_is_reported_when_it_begins_when_all_have_left_and_when_it_is_called_off() {
@@ -39,7 +39,7 @@ fn a_drain_that_ran_out_of_time_is_not_reported_as_done() {
 #[test]
 fn no_report_goes_out_beside_a_write_of_the_node() {
     let mut scene = node().by_autoscaler().with(pod("web"));
-    scene.memory.begin(Task::Node, scene.now);
+    scene.memory.begin(&Task::Node, scene.now);
     scene.plan();
     assert_eq!(scene.reports, []);
 }

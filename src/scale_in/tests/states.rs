@@ -13,9 +13,9 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events;
 use crate::scale_in::membership::Membership;
-use crate::scale_in::memory::Task;
 use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
+use crate::scale_in::tries::Task;
 use crate::scale_in::turn::Turn;
 
 fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
@@ -309,7 +309,7 @@ fn somebody_elses_completion_of_our_hook_is_told_while_the_node_drains() {
         scene.put(pod("web").going(900));
         shown(&mut scene, Lifecycle::TerminatingProceed);
         if completed {
-            scene.memory.worked(Task::Complete, scene.now);
+            scene.memory.worked(&Task::Complete, scene.now);
         }
         let event = events::hook_over(Some("ebbtide"), "g", "i-1", phase);
         let plan = scene.plan();
@@ -358,7 +358,7 @@ fn a_daemonset_that_the_watch_does_not_show_is_looked_up_once() {
     assert_eq!(asked(&scene.plan()), 0);
     let mut scene = scene.with(of("a", "old")).with(of("b", "old"));
     assert_eq!(asked(&scene.plan()), 1);
-    scene.memory.worked(Task::DaemonSet("old".into()), scene.now);
+    scene.memory.worked(&Task::DaemonSet("old".into()), scene.now);
     scene.memory.deleted_daemon_sets.insert("old".into());
     assert_eq!(asked(&scene.plan()), 0);
 }
@@ -387,7 +387,7 @@ fn a_completed_hook_is_completed_again_only_after_a_newer_refresh() {
         node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60).in_phase(Phase::Releasing);
     shown(&mut scene, Lifecycle::TerminatingWait);
     assert!(touches_aws(&scene.plan()));
-    scene.memory.worked(Task::Complete, scene.now);
+    scene.memory.worked(&Task::Complete, scene.now);
     scene.later(10);
     shown(&mut scene, Lifecycle::TerminatingWait);
     assert!(!touches_aws(&scene.plan()), "refreshes lag");
@@ -414,7 +414,7 @@ fn a_refresh_counts_half_a_minute_after_the_last_write_of_the_record() {
     assert_eq!(scene.plan().wake_at, Some(at(30)));
     scene.now = at(30);
     assert!(scene.plan().actions.contains(&Action::Refresh));
-    scene.memory.worked(Task::Refresh, scene.now);
+    scene.memory.worked(&Task::Refresh, scene.now);
     shown(&mut scene, Lifecycle::InService);
     assert!(!scene.plan().actions.contains(&Action::Refresh));
 }

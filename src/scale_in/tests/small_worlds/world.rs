@@ -17,12 +17,13 @@ use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::held_since::Span;
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
-use crate::scale_in::memory::{Memory, Task};
+use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Record, Release};
 use crate::scale_in::situation::Situation;
 use crate::scale_in::tests::scene::{Fixture as _, at, hook, pod, settings};
+use crate::scale_in::tries::Task;
 use crate::scale_in::turn::Turn;
 
 /// A call is answered or given up, and a refresh shows what was before it, for less than this.

@@ -1,0 +1,145 @@
+//! What one run remembers of a pod: what it was asked, and what came of that.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::record::Phase;
+use super::tries::{Task, Tries};
+use crate::clock::{backoff, signed};
+use crate::cluster::{Answer, BudgetSeen};
+
+/// Pause between tries of an eviction that a budget blocks, the same as in `kubectl drain`.
+/// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
+const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
+
+/// The same after many refusals by a budget that is watched: when it has room, the pod is tried at once. Hundreds of nodes whose budgets have
+/// none for hours are to cost the API server less than a `kubectl drain` of each.
+const BLOCKED_FOR_LONG: SignedDuration = SignedDuration::from_secs(30);
+
+/// After this many answers 429 in a row that name no budget, it is a webhook that says so for ever: flow control lets a request in within
+/// fewer tries.
+const PUT_OFF_FOR_EVER_AFTER: u32 = 3;
+
+/// A pod whose namespace is being deleted is asked again after this time.
+const GOING_ANYWAY: SignedDuration = SignedDuration::from_secs(30);
+
+/// Why the API server did not evict a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Budgets that covered the pod.
+    pub budgets: Vec<BudgetSeen>,
+    /// The answer, for people.
+    pub text: String,
+    /// Who did not let it.
+    pub by: Obstacle,
+}
+
+/// What keeps a pod from being evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// A budget without room.
+    Budget,
+    /// Whoever wants to be asked again a little later: flow control, or a webhook.
+    Busy,
+    /// Anything else.
+    Other,
+}
+
+/// What is remembered of one pod.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Tries to evict it.
+    pub eviction: Tries,
+    /// Tries to delete it.
+    pub deletion: Tries,
+    /// Tries to set or take off its guard.
+    pub guard: Tries,
+    /// When it was asked to go.
+    pub to_go: Option<Timestamp>,
+    /// Why it was not evicted.
+    pub refusal: Option<Refusal>,
+    /// How often it was put off in a row.
+    put_off: u32,
+    /// The phases in which an Event has told of its end.
+    told: BTreeSet<Phase>,
+}
+
+impl Asked {
+    /// Of a pod that was asked nothing.
+    pub(super) const NOTHING: Self = Self {
+        eviction: Tries::NONE,
+        deletion: Tries::NONE,
+        guard: Tries::NONE,
+        to_go: None,
+        refusal: None,
+        put_off: 0,
+        told: BTreeSet::new(),
+    };
+
+    /// Whether it was put off more often in a row than flow control does it.
+    pub fn is_put_off_for_ever(&self) -> bool {
+        self.put_off >= PUT_OFF_FOR_EVER_AFTER
+    }
+
+    /// Notes that an Event tells of its end in this phase. Returns whether it is the first.
+    pub fn tell_in(&mut self, phase: Phase) -> bool {
+        self.told.insert(phase)
+    }
+
+    /// Notes the API server's answer to the eviction, and the budgets that covered the pod when asked.
+    pub fn note_eviction(&mut self, task: &Task, answer: Answer, budgets: Vec<BudgetSeen>, now: Timestamp) {
+        let tries = self.eviction.failures;
+        if !matches!(answer, Answer::Busy(..)) {
+            self.put_off = 0;
+        }
+        let (text, by, pause) = match answer {
+            Answer::Going | Answer::Gone => {
+                (self.refusal, self.to_go) = (None, Some(now));
+                return self.eviction.worked(now);
+            }
+            Answer::GoingAnyway => {
+                // Whoever deletes the namespace asks it some time: nobody has yet.
+                self.refusal = None;
+                return self.eviction.put_off(now, GOING_ANYWAY);
+            }
+            Answer::Busy(pause, text) => {
+                self.put_off += 1;
+                if !self.is_put_off_for_ever() {
+                    // As long as it says. What is known of the pod beside that stands, but the room that we saw is taken.
+                    if let Some(refusal) = &mut self.refusal {
+                        refusal.budgets = budgets;
+                    } else {
+                        self.refusal = Some(Refusal { budgets, text, by: Obstacle::Busy });
+                    }
+                    return self.eviction.failed(now, pause);
+                }
+                // A webhook that says so for ever: no more often than a budget.
+                (text, Obstacle::Busy, pause.max(task.jittered(BLOCKED, tries)))
+            }
+            Answer::Blocked(text) => {
+                let longest = if budgets.is_empty() { BLOCKED } else { BLOCKED_FOR_LONG };
+                let pause = backoff(tries + 1, BLOCKED.unsigned_abs(), longest.unsigned_abs());
+                (text, Obstacle::Budget, task.jittered(signed(pause), tries))
+            }
+            Answer::Unclear(text) => (text, Obstacle::Other, task.pause_after(tries + 1)),
+        };
+        self.refusal = Some(Refusal { budgets, text, by });
+        self.eviction.failed(now, pause);
+    }
+
+    /// Notes the API server's answer to the deletion.
+    pub fn note_deletion(&mut self, task: &Task, answer: Answer, now: Timestamp) {
+        match answer {
+            Answer::Going | Answer::Gone | Answer::GoingAnyway => {
+                (self.refusal, self.to_go) = (None, Some(now));
+                self.deletion.worked(now);
+            }
+            Answer::Busy(pause, _) => self.deletion.failed(now, pause),
+            Answer::Blocked(text) | Answer::Unclear(text) => {
+                self.refusal = Some(Refusal { budgets: Vec::new(), text, by: Obstacle::Other });
+                self.deletion.failed(now, task.pause_after(self.deletion.failures + 1));
+            }
+        }
+    }
+}
