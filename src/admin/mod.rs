@@ -25,6 +25,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::scale_in::status::Status;
 use crate::slots::{Bounded, Peer, Slots};
@@ -32,6 +33,8 @@ use crate::telemetry::chain;
 
 /// How long a request's headers may take, and how long a connection may wait for its next request.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// A stop waits so long for requests under way: one that never ends must not keep the Lease from being given back.
+const FINISHED_WITHIN: Duration = Duration::from_secs(1);
 /// Enough for probes, some Prometheus servers and people.
 const CONNECTIONS: usize = 64;
 const CONNECTIONS_OF_A_PEER: usize = 16;
@@ -137,7 +140,7 @@ async fn status_json(State(admin): State<Admin>) -> impl IntoResponse {
     }
 }
 
-/// Serves a router until `shutdown` completes, then finishes the requests under way.
+/// Serves a router until `shutdown` completes, then finishes the requests under way, for [`FINISHED_WITHIN`] at most.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -169,7 +172,7 @@ pub async fn serve(
         }
     }
     drop(listener);
-    stopping.shutdown().await;
+    let _ = timeout(FINISHED_WITHIN, stopping.shutdown()).await;
     Ok(())
 }
 
@@ -197,12 +200,15 @@ async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use axum::body::Body;
     use axum::http::Request;
     use http_body_util::BodyExt as _;
     use prometheus_client::metrics::counter::Counter;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
+    use tokio::sync::oneshot;
     use tower::ServiceExt as _;
 
     use super::*;
@@ -252,6 +258,29 @@ mod tests {
         let router = router(Readiness::new(), Arc::default(), Arc::new(Status::default));
         tasks.spawn(serve(listener, router, std::future::pending()));
         (address, tasks)
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_a_second_for_a_request_that_never_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mut slow = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+        slow.write_all(b"GET /livez HTTP/1.1\r\nhost:").await.expect("sent");
+        let router = router(Readiness::new(), Arc::default(), Arc::new(Status::default));
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut serving = pin!(serve(listener, router, stopped.map(drop)));
+        // Until it has been read: sockets are looked at every 61 steps.
+        for _ in 0..1_000 {
+            tokio::select! {
+                biased;
+                ended = &mut serving => panic!("{ended:?}"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        stop.send(()).expect("it is served");
+        serving.await.expect("stopped");
+        assert_eq!(began.elapsed().as_secs(), FINISHED_WITHIN.as_secs());
     }
 
     #[tokio::test]

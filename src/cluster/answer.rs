@@ -45,6 +45,9 @@ pub enum ApiError {
     /// It was not sent: this is a dry run.
     #[error("{}", dry_run::WHY)]
     DryRun,
+    /// It was not sent: nobody wanted it any more when its turn came.
+    #[error("it was not sent: nobody wants it any more")]
+    Unwanted,
     /// No answer in time.
     #[error("the API server did not answer in time")]
     TimedOut,
@@ -83,7 +86,7 @@ impl ApiError {
             Self::TimedOut | Self::Failed(_) => true,
             // A 404 without the API server's words comes from something before it.
             Self::Refused(status) => matches!(status.code, 404 | 429) || status.code >= 500,
-            Self::Conflict | Self::NotFound | Self::DryRun => false,
+            Self::Conflict | Self::NotFound | Self::DryRun | Self::Unwanted => false,
         }
     }
 }

@@ -70,13 +70,24 @@ impl About<'_> {
 const ANSWER_LIMIT: usize = 64 * 1024;
 
 impl Cluster {
-    /// Patches a Node, once fewer than a hundred others are being changed or read. The patch has the resource version it is based on, so that it
-    /// fails if the Node has changed.
-    pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<NodeView, ApiError> {
+    /// Patches a Node, once fewer than a hundred others are being changed or read, and if `is_wanted` says so then: that may take minutes. The
+    /// patch has the resource version it is based on, so that it fails if the Node has changed.
+    pub async fn patch_node(
+        &self,
+        name: &str,
+        patch: &Value,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Result<NodeView, ApiError> {
         let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
-        let node = in_a_place(&self.nodes, changed(api.patch(name, &params, &patch))).await?;
+        let call = async {
+            if !is_wanted() {
+                return Err(ApiError::Unwanted);
+            }
+            changed(api.patch(name, &params, &patch)).await
+        };
+        let node = in_a_place(&self.nodes, call).await?;
         Ok(NodeView::from(&node))
     }
 
@@ -120,8 +131,15 @@ impl Cluster {
         Ok(NodeView::from(&node))
     }
 
-    /// Evicts the pod with this UID. `grace` in seconds replaces the pod's own.
-    pub async fn evict(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
+    /// Evicts the pod with this UID, once fewer than a hundred others are being evicted. `grace` in seconds replaces the pod's own. `is_wanted`
+    /// is asked then: that may take minutes.
+    pub async fn evict(
+        &self,
+        pod: &PodName,
+        uid: &str,
+        grace: Option<i64>,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Answer {
         // `kube`'s own request writes `delete_options`, which the API server ignores, preconditions and all.
         let body = json!({
             "apiVersion": "policy/v1",
@@ -137,10 +155,14 @@ impl Cluster {
             Ok(request) => request,
             Err(error) => return Answer::Unclear(chain(&error)),
         };
-        match tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await {
-            Ok(answer) => answer,
-            Err(_) => Answer::Unclear(ApiError::TimedOut.to_string()),
-        }
+        let call = async {
+            if !is_wanted() {
+                return Answer::Unclear(ApiError::Unwanted.to_string());
+            }
+            let answer = tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await;
+            answer.unwrap_or_else(|_| Answer::Unclear(ApiError::TimedOut.to_string()))
+        };
+        in_a_place(&self.evictions, call).await
     }
 
     async fn answer(&self, request: http::Request<kube::client::Body>) -> Answer {
@@ -173,7 +195,7 @@ impl Cluster {
         };
         let call = async {
             if !is_wanted() {
-                return Ok(Answer::Unclear("not sent: nobody wants it any more".to_owned()));
+                return Err(ApiError::Unwanted);
             }
             changed(async {
                 match api.delete(&pod.name, &params).await {

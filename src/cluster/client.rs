@@ -29,6 +29,10 @@ const LISTS_AT_ONCE: usize = 20;
 /// leave at once, and each call takes a connection of its own (`kube` speaks HTTP/1.1).
 const PODS_AT_ONCE: usize = 50;
 
+/// Upper limit of evictions under way. Those that are paced are half as many at most; those whose last call is near go beyond that, thousands
+/// where a spot notice leaves all pods of a hundred nodes less than their grace.
+const EVICTIONS_AT_ONCE: usize = 100;
+
 /// Upper limit of Events of pods under way, and of other Events. Each pod that is asked to go has one, thousands within seconds, and clusters
 /// keep Events in a storage of their own, which may have trouble of its own. Conditions of Nodes, as they are for others too, may be as many.
 const TOLD_AT_ONCE: usize = 20;
@@ -40,6 +44,8 @@ const NODES_AT_ONCE: usize = 100;
 #[derive(Clone)]
 pub struct Cluster {
     pub(super) client: kube::Client,
+    /// Permits for evictions. Nobody closes it.
+    pub(super) evictions: Arc<Semaphore>,
     /// Permits for deletions of pods, and for what is noted on them before. Nobody closes it.
     pub(super) deletions: Arc<Semaphore>,
     /// Permits for annotations of pods: apart, since a deadline waits for no annotation. Nobody closes it.
@@ -70,6 +76,7 @@ impl Cluster {
         let requests = Requests::default();
         Self {
             client: requests.seen(client),
+            evictions: Arc::new(Semaphore::new(EVICTIONS_AT_ONCE)),
             deletions: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             annotations: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             nodes: Arc::new(Semaphore::new(NODES_AT_ONCE)),

@@ -42,6 +42,7 @@ pub use interner::TextMap;
 pub use leadership::{Leadership, Standing};
 pub use node_view::{NodeView, Ready};
 pub use nodes::Nodes;
+pub use places::keeping;
 pub use pods::{DaemonOwner, PodName, PodView};
 pub use reflect::{Project, Sink, Store, deliver, reflect};
 pub use reviews::{DeployedContainer, LeaseHolder, Right};

@@ -13,7 +13,11 @@ const HAS_A_PLACE: Duration = Duration::from_secs(10);
 /// Makes a call once a place is free, and keeps that until the call is answered, or for [`HAS_A_PLACE`].
 pub(super) async fn in_a_place<T>(places: &Semaphore, call: impl Future<Output = T>) -> T {
     // Nobody closes it.
-    let place = places.acquire().await;
+    keeping(places.acquire().await, call).await
+}
+
+/// Keeps a place until the call is answered, or for [`HAS_A_PLACE`].
+pub async fn keeping<T>(place: impl Sized, call: impl Future<Output = T>) -> T {
     let mut call = pin!(call);
     if let Ok(answer) = timeout(HAS_A_PLACE, &mut call).await {
         return answer;

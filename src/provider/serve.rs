@@ -38,6 +38,8 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WITHIN: Duration = Duration::from_secs(10);
 /// Calls are answered within 4 s, and a stop takes at most 5 s.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
+/// A question is answered at once: what is open after this time asks none, and must not keep the Lease from being given back.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// How soon the health service notices that the snapshot has become too old.
 const HEALTH_EVERY: Duration = Duration::from_secs(5);
 
@@ -131,6 +133,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (tls, clock) = (Arc::new(tls), expander.clock());
+    let (stop, stopped) = oneshot::channel::<()>();
     let server = Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PONG_WITHIN))
@@ -139,12 +142,19 @@ where
         .add_service(Questions::to(expander))
         .serve_with_incoming_shutdown(
             connections(incoming, Some(Arc::clone(&tls)), refusals.clone()),
-            shutdown,
+            async {
+                // A dropped sender means stop, too.
+                let _ = stopped.await;
+            },
         );
+    tokio::pin!(server);
     tokio::select! {
-        ended = server => Ok(ended?),
+        ended = &mut server => return Ok(ended?),
         never = refusals.watch_certificates(Some(&tls), &clock) => match never {},
+        () = shutdown => {}
     }
+    drop(stop);
+    Ok(timeout(ANSWERED_WITHIN, server).await.unwrap_or(Ok(()))?)
 }
 
 /// Reports the provider as serving while there is a fresh snapshot. Never completes.

@@ -204,7 +204,7 @@ impl Intents {
             record.more = before.map(|before| before.more.clone()).unwrap_or_default();
             record.release_by = deadline::limit(ours, &record, None);
             let patch = node_patch::with_record(&view, &record, self.clock.latest());
-            let source = match self.cluster.patch_node(node, &patch).await {
+            let source = match self.cluster.patch_node(node, &patch, || true).await {
                 Ok(written) => {
                     self.nodes.update(written);
                     return Ok(Accepted::New);

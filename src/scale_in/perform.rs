@@ -14,7 +14,7 @@ use super::outcome::{Outcome, Removal};
 use super::record::{Phase, Record};
 use super::terminate::{self, Termination};
 use crate::aws::Operation;
-use crate::cluster::{About, Answer, ApiError, NodeView, PodName};
+use crate::cluster::{About, Answer, ApiError, NodeView, PodName, keeping};
 use crate::k8s::{InstanceId, NodeName, names};
 use crate::telemetry::chain;
 
@@ -41,8 +41,9 @@ pub(super) fn perform(
                 // This is the one place that would make an EvictionRequest (`lifecycle.k8s.io`) instead, once those are no longer alpha:
                 // who interprets them (a controller, the pod's own) decides how the pod leaves, and the request's status would be the
                 // answer (https://github.com/kubernetes/enhancements/tree/master/keps/sig-apps/4563-eviction-request-api).
-                let answer = shared.cluster.evict(&pod, &uid, grace).await;
-                drop(under_way);
+                let is_wanted = || shared.leadership.leads() && is_scaled_in(&shared, &node.name);
+                let eviction = shared.cluster.evict(&pod, &uid, grace, is_wanted);
+                let answer = keeping(under_way, eviction).await;
                 let owner = Some((owner, returned));
                 Outcome::Asked { pod, uid, grace, answer, budgets, how: Removal::Eviction, owner }
             }
@@ -111,11 +112,16 @@ pub(super) fn perform(
 }
 
 async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then: Vec<Action>) -> Outcome {
-    let result = shared.cluster.patch_node(&node.name, &patch).await;
+    let result = shared.cluster.patch_node(&node.name, &patch, || shared.leadership.leads()).await;
     if matches!(result, Err(ApiError::Conflict)) {
         read_again(&shared, &node).await;
     }
     Outcome::NodeWritten(result.map(Arc::new), then)
+}
+
+/// Whether the Node is there and is scaled in still.
+fn is_scaled_in(shared: &Shared, node: &NodeName) -> bool {
+    shared.nodes.get(node).is_some_and(|node| node.scale_in().is_some())
 }
 
 /// The next try must not start from the same stale view. Mostly the watch brings the write that came first; where it lags, the Node is

@@ -234,7 +234,7 @@ impl Worker {
 
     fn hear_of_failed_write(&mut self, error: &ApiError, then: &[Action]) {
         let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
-        if pause.is_none() && !matches!(error, ApiError::DryRun) {
+        if pause.is_none() && !matches!(error, ApiError::DryRun | ApiError::Unwanted) {
             let words = chain(error);
             if let Some(lasted) = self.told.node_writes.failed() {
                 let outage_seconds = lasted.as_secs();

@@ -67,7 +67,8 @@ impl TakenOut {
         let mut look = look.lock().await;
         if !is_recent(look.at) {
             let began = clock.now();
-            let described = aws.describe_groups_now(slice::from_ref(group)).await;
+            // Nobody waits for it as an RPC does.
+            let described = aws.describe_groups(slice::from_ref(group)).await;
             *look = if let Ok(described) = described {
                 let instances = described.into_iter().flat_map(|group| group.instances);
                 let shown = instances.map(|instance| (instance.id, instance.lifecycle.is_live()));

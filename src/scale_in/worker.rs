@@ -404,7 +404,8 @@ impl Worker {
             refused: self.memory.refused_by_aws.clone(),
         });
         self.shared.waiting.set(&self.name, progress);
-        for action in plan.actions {
+        // One that was made before this process began to lead goes by who led before. The next one comes at once.
+        for action in plan.actions.into_iter().filter(|_| leads) {
             self.start(node, action);
         }
     }

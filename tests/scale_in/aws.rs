@@ -2,6 +2,7 @@
 //! that come and go.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ebbtide::config::Config;
 use ebbtide::sim::aws::{
@@ -512,6 +513,17 @@ async fn a_node_whose_scale_in_is_called_off_is_open_again_only_when_its_termina
             assert!(gone(&scene.world), "opened while its machine ended, killed: {is_killed}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn descriptions_that_take_seven_seconds_each_hold_no_termination_up_for_long() {
+    let scene = Scene::with(group(3)).await;
+    let machine = scene.first();
+    let slow = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(Duration::from_mins(30));
+    scene.world.aws.trouble(slow, Trouble::Late(seconds(7)));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(Duration::from_mins(3)).await;
+    assert_eq!((terminations(&scene.world, &machine).len(), decrements(&scene.world)), (1, 1));
 }
 
 /// The machine of a scale-in whose termination was noted, and waits until AWS has answered for another change of the group.

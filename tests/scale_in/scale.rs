@@ -14,7 +14,7 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::journal_queries::{TERMINATE, asked, assert_nothing_lost, aws_moments, decrements, moments};
 use crate::scene::{Scene, five_on_each, group, held_group};
@@ -120,6 +120,15 @@ async fn of_a_thousand_deletions_fifty_are_under_way_at_once_and_none_is_given_u
     assert_eq!(most, 50);
 }
 
+/// Those whose last call is near wait for no rate.
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_evictions_a_hundred_are_under_way_at_once_and_none_is_given_up() {
+    let (answers, most) =
+        most_at_once(async |cluster, pod| cluster.evict(&pod, "uid", None, || true).await).await;
+    assert!(answers.iter().all(|answer| *answer == Answer::Going));
+    assert_eq!(most, 100);
+}
+
 /// Their watches break all at once when an API server restarts, and the Lease's renewals go the same way as their lists.
 #[tokio::test(start_paused = true)]
 async fn of_a_thousand_nodes_the_pods_of_twenty_are_listed_at_once() {
@@ -137,13 +146,23 @@ async fn of_a_thousand_nodes_the_pods_of_twenty_are_listed_at_once() {
 
 /// Until its turn comes, the scale-in may be called off, or another process lead.
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_is_not_wanted_any_more_when_its_turn_comes_is_not_sent() {
-    let began = tokio::time::Instant::now();
-    let is_wanted = || began.elapsed() < Duration::from_secs(3);
-    let ask = async |cluster: Cluster, pod| cluster.delete_pod(&pod, "uid", None, is_wanted).await;
-    let (answers, _) = most_at_once(ask).await;
+async fn what_is_not_wanted_any_more_when_its_turn_comes_is_not_sent() {
+    let going = |answers: &[Answer]| answers.iter().filter(|answer| **answer == Answer::Going).count();
+    let until = |began: Instant| move || began.elapsed() < Duration::from_secs(3);
     // Fifty at once, each for two seconds.
-    assert_eq!(answers.iter().filter(|answer| **answer == Answer::Going).count(), 100);
+    let wanted = until(Instant::now());
+    let ask = async |cluster: Cluster, pod| cluster.delete_pod(&pod, "uid", None, wanted).await;
+    assert_eq!(going(&most_at_once(ask).await.0), 100);
+    // A hundred at once.
+    let wanted = until(Instant::now());
+    let ask = async |cluster: Cluster, pod| cluster.evict(&pod, "uid", None, wanted).await;
+    assert_eq!(going(&most_at_once(ask).await.0), 200);
+    let wanted = until(Instant::now());
+    let patch = json!({});
+    let ask = async |cluster: Cluster, PodName { name, .. }: PodName| {
+        matches!(cluster.patch_node(&name, &patch, wanted).await, Err(ApiError::Unwanted))
+    };
+    assert_eq!(most_at_once(ask).await.0.into_iter().filter(|unsent| *unsent).count(), 800);
 }
 
 /// Hundreds of nodes that leave at once have thousands of DaemonSet pods to guard.
@@ -170,7 +189,7 @@ async fn of_a_thousand_events_of_pods_twenty_are_under_way_at_once_and_others_do
         }
         of_pod.await
     };
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let (answers, most) = most_at_once(ask).await;
     assert_eq!(most, 21);
     // Five times twenty in the ten seconds that an Event is worth. A pod's is for people, and tried once.
@@ -196,7 +215,7 @@ async fn of_a_thousand_nodes_a_hundred_are_changed_or_looked_up_at_once_and_none
         let patch = json!({ "metadata": { "name": name } });
         let node = NodeView { name: name.as_str().into(), ..NodeView::default() };
         let (changed, _, deleted) = tokio::join!(
-            cluster.patch_node(&name, &patch),
+            cluster.patch_node(&name, &patch, || true),
             cluster.get_node(&name),
             cluster.delete_node(&node)
         );

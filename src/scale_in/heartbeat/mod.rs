@@ -84,9 +84,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 newcomers.observe(before.as_deref(), &snapshot);
                 shared.metrics.keep_groups(|group| snapshot.knows(group));
             }
-            let has_hook = |group: &GroupName| shared.hooks.last_seen(group).is_some();
+            let lasts = |group: &GroupName| shared.hooks.last_seen(group).map(|hook| hook.heartbeat_timeout);
             let told = told(&shared);
-            unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, has_hook, &told, now);
+            unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, lasts, &told, now);
             failing.forget_all_but(&held);
             before = Some(snapshot);
         }

@@ -30,8 +30,9 @@ const ENDS_AFTER_PART: i32 = 4;
 const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// So long after it was shown as `Terminating`, or after AWS was told to end it, an instance counts as held though no description says so:
-/// those are ten seconds apart and may be minutes old, and a heartbeat that comes too early does no harm.
-const UNSEEN_AFTER: SignedDuration = SignedDuration::from_secs(15);
+/// those are ten seconds apart and may be minutes old, and a heartbeat that comes too early does no harm. Half of the hook's time-out where
+/// that is shorter.
+const UNSEEN_AFTER: Duration = Duration::from_secs(15);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -248,14 +249,14 @@ impl Newcomers {
 }
 
 /// Updates `held` from the last refresh. If the refresh before showed an instance not held, it has been held since then
-/// at most. `has_hook`: whether a group is known to have our hook; `told`: when AWS was told to end which instances, by the records of
+/// at most. `lasts`: the time-out of a group's hook of ours, if it is known to have one; `told`: when AWS was told to end which instances, by the records of
 /// their Nodes. Returns when more of them count as held, unless a refresh comes first.
 pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
     newcomers: &Newcomers,
-    has_hook: impl Fn(&GroupName) -> bool,
+    lasts: impl Fn(&GroupName) -> Option<Duration>,
     told: &BTreeMap<InstanceId, Timestamp>,
     now: Timestamp,
 ) -> Option<Timestamp> {
@@ -269,8 +270,10 @@ pub(super) fn observe(
                 Lifecycle::InService => told_at,
                 _ => None,
             };
-            let ends_since = ends_since.filter(|_| has_hook(&group.asg.name));
-            let unseen_from = ends_since.map(|at| later(at, UNSEEN_AFTER));
+            let held_for = ends_since.and_then(|_| lasts(&group.asg.name));
+            let ends_since = ends_since.filter(|_| held_for.is_some());
+            let unseen_from =
+                ends_since.zip(held_for).map(|(at, lasts)| later(at, signed(UNSEEN_AFTER.min(lasts / 2))));
             let lifecycle = match unseen_from {
                 Some(from) if from <= now => Lifecycle::TerminatingWait,
                 _ => instance.lifecycle,

@@ -6,6 +6,9 @@ use super::*;
 use crate::aws::{AutoScalingGroup, Instance};
 use crate::groups::Group;
 
+/// The time-out of a hook that is long enough.
+const LASTS: Duration = Duration::from_mins(1);
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
@@ -25,7 +28,7 @@ fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
 }
 
 fn show(held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now: i64) {
-    observe(held, None, &snapshot(states), &Newcomers::default(), |_| true, &BTreeMap::new(), at(now));
+    observe(held, None, &snapshot(states), &Newcomers::default(), |_| Some(LASTS), &BTreeMap::new(), at(now));
 }
 
 #[test]
@@ -187,7 +190,15 @@ fn instances_that_are_held_at_once_beat_apart_and_in_time() {
     let all = |lifecycle| snapshot(&ids.iter().map(|id| (id.as_str(), lifecycle)).collect::<Vec<_>>());
     let (before, after) = (all(Lifecycle::Terminating), all(Lifecycle::TerminatingWait));
     let mut held = BTreeMap::new();
-    observe(&mut held, Some(&before), &after, &Newcomers::default(), |_| true, &BTreeMap::new(), at(10));
+    observe(
+        &mut held,
+        Some(&before),
+        &after,
+        &Newcomers::default(),
+        |_| Some(LASTS),
+        &BTreeMap::new(),
+        at(10),
+    );
     let first: BTreeSet<_> = held.values().map(|held| held.next).collect();
     assert!((held.len(), first.len() > 80) == (100, true), "{} of {}", first.len(), held.len());
     assert!(first.iter().all(|next| (at(10)..=at(12)).contains(next)), "{first:?}");
@@ -250,7 +261,7 @@ fn a_hold_begins_after_the_refresh_that_did_not_show_it_or_is_asked_for() {
     let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
     let mut held = BTreeMap::new();
     let both = snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::TerminatingWait)]);
-    observe(&mut held, Some(&large), &both, &Newcomers::default(), |_| true, &BTreeMap::new(), at(10));
+    observe(&mut held, Some(&large), &both, &Newcomers::default(), |_| Some(LASTS), &BTreeMap::new(), at(10));
     assert_eq!((held["i-1"].since, held["i-1"].ask_at), (Some(at(0)), None));
     assert_eq!((held["i-2"].since, held["i-2"].ask_at), (None, Some(at(10))));
 }
@@ -264,7 +275,7 @@ fn what_terminates_in_a_group_with_our_hook_counts_as_held_once_nobody_would_see
             Some(view),
             view,
             &Newcomers::default(),
-            |_| has_hook,
+            |_| has_hook.then_some(LASTS),
             &BTreeMap::new(),
             at(now),
         );
@@ -280,11 +291,30 @@ fn what_terminates_in_a_group_with_our_hook_counts_as_held_once_nobody_would_see
 }
 
 #[test]
+fn a_hook_of_ten_seconds_is_given_a_heartbeat_after_half_of_them_though_nobody_sees_that_it_holds() {
+    let (view, mut held) = (snapshot(&[("i-1", Lifecycle::InService)]), BTreeMap::new());
+    let mut due = |seconds, now| {
+        let (lasts, told) =
+            (|_: &GroupName| Some(Duration::from_secs(seconds)), [("i-1".into(), at(50))].into());
+        observe(&mut held, None, &view, &Newcomers::default(), lasts, &told, at(now))
+    };
+    assert_eq!((due(10, 50), due(30, 50), due(300, 50)), (Some(at(55)), Some(at(65)), Some(at(65))));
+}
+
+#[test]
 fn what_aws_was_told_to_end_counts_as_held_where_views_do_not_show_that_it_does() {
     let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::InService)]), BTreeMap::new());
     let mut see = |view: &Snapshot, told: Option<i64>, has_hook: bool, now| {
         let told = told.map(|told| ("i-1".into(), at(told))).into_iter().collect();
-        let due = observe(&mut held, None, view, &Newcomers::default(), |_| has_hook, &told, at(now));
+        let due = observe(
+            &mut held,
+            None,
+            view,
+            &Newcomers::default(),
+            |_| has_hook.then_some(LASTS),
+            &told,
+            at(now),
+        );
         (due, held.get("i-1").map(|held| (held.lifecycle, held.since)))
     };
     let counts = (None, Some((Lifecycle::TerminatingWait, Some(at(50)))));
@@ -304,7 +334,7 @@ fn what_aws_was_told_to_end_counts_as_held_where_views_do_not_show_that_it_does(
 fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_none() {
     let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::Terminating)]), BTreeMap::new());
     let see = |held: &mut _, view: &Snapshot, now| {
-        observe(held, Some(view), view, &Newcomers::default(), |_| true, &BTreeMap::new(), at(now))
+        observe(held, Some(view), view, &Newcomers::default(), |_| Some(LASTS), &BTreeMap::new(), at(now))
     };
     see(&mut held, &view, 15);
     assert!(!held["i-1"].counts());
@@ -351,7 +381,15 @@ fn after_a_long_time_without_a_refresh_it_is_asked_since_when_an_instance_is_hel
     let large = snapshot(&[("i-1", Lifecycle::InService)]);
     let mut now = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
     now.taken_at = at(7_200);
-    observe(&mut held, Some(&large), &now, &Newcomers::default(), |_| true, &BTreeMap::new(), at(7_200));
+    observe(
+        &mut held,
+        Some(&large),
+        &now,
+        &Newcomers::default(),
+        |_| Some(LASTS),
+        &BTreeMap::new(),
+        at(7_200),
+    );
     assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(7_200))));
 }
 
