@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::lifecycle_hook::TERMINATING;
-use super::retry::{CHANGE_OF_SIZE, LOOK_UP, Patience, READ_NOW, REFRESH, RELEASE, WRITE};
+use super::retry::{LOOK_UP, Patience, READ_NOW, REFRESH, RELEASE, SET_SIZE, TERMINATE, WRITE};
 use super::{
     Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector, next_page,
 };
@@ -211,8 +211,7 @@ impl Aws {
             .desired_capacity(desired)
             .honor_cooldown(false);
         let about = format!("{group} to {desired}");
-        self.call_about(Operation::SetDesiredCapacity, &about, CHANGE_OF_SIZE, || call.clone().send())
-            .await?;
+        self.call_about(Operation::SetDesiredCapacity, &about, SET_SIZE, || call.clone().send()).await?;
         Ok(())
     }
 
@@ -226,10 +225,9 @@ impl Aws {
             .should_decrement_desired_capacity(decrement);
         let how = if decrement { "with decrement" } else { "without decrement" };
         let about = format!("{instance} {how}");
-        let sent =
-            self.call_about(Operation::TerminateInstanceInAutoScalingGroup, &about, CHANGE_OF_SIZE, || {
-                call.clone().send()
-            });
+        let sent = self.call_about(Operation::TerminateInstanceInAutoScalingGroup, &about, TERMINATE, || {
+            call.clone().send()
+        });
         match sent.await {
             // Only what it says of the activity is lost.
             Err(error @ AwsError::Unreadable { .. }) => {

@@ -107,7 +107,17 @@ pub enum AwsError {
         /// What was wrong with those found.
         source: Arc<dyn StdError + Send + Sync>,
     },
-    /// A time-out, a broken connection or a server error. The call may have taken effect.
+    /// AWS failed. The call may have taken effect, and will take none later.
+    #[error("{operation} failed at AWS, and may have taken effect: {code}: {message}")]
+    ServerError {
+        /// The call.
+        operation: Operation,
+        /// AWS's code.
+        code: String,
+        /// AWS's text.
+        message: String,
+    },
+    /// A time-out or a broken connection, here or behind a gateway. The call may have taken effect, or take it later.
     #[error("{operation} got no answer")]
     Unreachable {
         /// The call.
@@ -147,14 +157,6 @@ pub enum AwsError {
 /// provider](https://docs.aws.amazon.com/sdk-for-rust/latest/dg/credproviders.html#credproviders-default-credentials-provider-chain).
 const CHAIN: &str =
     "environment, profile, web identity token (IRSA), container (EKS Pod Identity, ECS), instance metadata";
-
-/// An AWS server error, the source of an [`AwsError::Unreachable`].
-#[derive(Debug, thiserror::Error)]
-#[error("{code}: {message}")]
-struct ServerError {
-    code: String,
-    message: String,
-}
 
 /// Throttling codes of all services.
 ///
@@ -209,6 +211,9 @@ const EXPIRED: &[&str] = &[
 /// HTTP's status for an operation that whoever answers does not have: no server in trouble.
 const NOT_IMPLEMENTED: u16 = 501;
 
+/// HTTP's statuses for a server behind the one that answers, which did not, or not in time.
+const BEHIND_A_GATEWAY: [u16; 2] = [502, 504];
+
 /// HTTP's status for throttling.
 const TOO_MANY_REQUESTS: u16 = 429;
 
@@ -249,9 +254,14 @@ impl AwsError {
             }
             _ if DENIED.contains(&code) => return Self::Denied { action: operation.action(), message },
             _ if EXPIRED.contains(&code) => return Self::Expired { operation, message },
-            _ if UNWELL.contains(&code) || status >= 500 && status != NOT_IMPLEMENTED => {
-                let source = Arc::new(ServerError { code: code.to_owned(), message });
-                return Self::Unreachable { operation, source };
+            _ if status == NOT_IMPLEMENTED => {
+                return Self::Other { operation, code: code.to_owned(), message };
+            }
+            _ if BEHIND_A_GATEWAY.contains(&status) => {
+                return Self::unreachable(operation, format!("status {status}: {code}: {message}"));
+            }
+            _ if UNWELL.contains(&code) || status >= 500 => {
+                return Self::ServerError { operation, code: code.to_owned(), message };
             }
             // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html and others
             "ScalingActivityInProgress" | "ScalingActivityInProgressFault" => {
@@ -319,6 +329,7 @@ impl AwsError {
             Self::Throttled { .. }
                 | Self::Expired { .. }
                 | Self::NoCredentials { .. }
+                | Self::ServerError { .. }
                 | Self::Unreachable { .. }
                 | Self::Unreadable { .. }
                 | Self::ScalingActivityInProgress { .. }
@@ -327,7 +338,12 @@ impl AwsError {
 
     /// Whether AWS has certainly refused the call; otherwise it may have taken effect.
     pub fn is_refusal(&self) -> bool {
-        !matches!(self, Self::Unreachable { .. } | Self::Unreadable { .. })
+        !matches!(self, Self::ServerError { .. } | Self::Unreachable { .. } | Self::Unreadable { .. })
+    }
+
+    /// Whether a call without an answer may still take effect.
+    pub fn may_come(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Unreadable { .. })
     }
 }
 
@@ -380,7 +396,7 @@ mod tests {
             ("RequestLimitExceeded", "Request limit exceeded.", "Throttled"),
             ("ScalingActivityInProgress", "Activity 1 is in progress.", "ScalingActivityInProgress"),
             ("ScalingActivityInProgressFault", "Activity 1 is in progress.", "ScalingActivityInProgress"),
-            ("ResourceContention", "You already have a pending update", "Unreachable"),
+            ("ResourceContention", "You already have a pending update", "ServerError"),
             ("ThrottlingException", "Rate exceeded", "Throttled"),
             ("TooManyRequestsException", "Too Many Requests", "Throttled"),
             ("AccessDeniedException", "User: x is not authorized to perform: y", "Denied"),
@@ -390,10 +406,10 @@ mod tests {
             ("ExpiredToken", "The security token included in the request is expired", "Expired"),
             ("RequestExpired", "Request has expired.", "Expired"),
             ("SignatureDoesNotMatch", "Signature expired: 20260101T000000Z is now earlier", "Expired"),
-            ("ServiceUnavailable", "", "Unreachable"),
-            ("ServerException", "Internal server error", "Unreachable"),
-            ("ServiceUnavailableException", "Service is unavailable", "Unreachable"),
-            ("InternalFailure", "An internal error has occurred.", "Unreachable"),
+            ("ServiceUnavailable", "", "ServerError"),
+            ("ServerException", "Internal server error", "ServerError"),
+            ("ServiceUnavailableException", "Service is unavailable", "ServerError"),
+            ("InternalFailure", "An internal error has occurred.", "ServerError"),
             ("InvalidInstanceType", "The following supplied instance types do not exist: [x1.y]", "Other"),
             ("AlreadyExists", "AutoScalingGroup name not found", "Other"),
         ];
@@ -435,22 +451,22 @@ mod tests {
     #[test]
     fn only_an_answer_that_is_no_server_error_is_a_refusal() {
         let table = [
-            ("Throttling", 400, true),
-            ("RequestLimitExceeded", 503, true),
-            ("ScalingActivityInProgress", 400, true),
-            ("ExpiredToken", 403, true),
-            ("ValidationError", 400, true),
-            ("SomethingNew", 400, true),
-            ("SomethingNew", 500, false),
-            ("ValidationError", 502, false),
-            ("NoCode", 504, false),
-            ("ResourceContention", 500, false),
-            ("InternalFailure", 500, false),
+            ("Throttling", 400, true, false),
+            ("RequestLimitExceeded", 503, true, false),
+            ("ScalingActivityInProgress", 400, true, false),
+            ("ExpiredToken", 403, true, false),
+            ("ValidationError", 400, true, false),
+            ("SomethingNew", 400, true, false),
+            ("SomethingNew", 500, false, false),
+            ("ValidationError", 502, false, true),
+            ("NoCode", 504, false, true),
+            ("ResourceContention", 500, false, false),
+            ("InternalFailure", 500, false, false),
         ];
-        for (code, status, expected) in table {
+        for (code, status, is_refusal, may_come) in table {
             let error = AwsError::of_service(Operation::SetDesiredCapacity, status, code, "");
-            assert_eq!(error.is_refusal(), expected, "{code} {status}");
-            assert!(expected || error.is_transient(), "{code} {status}");
+            assert_eq!((error.is_refusal(), error.may_come()), (is_refusal, may_come), "{code} {status}");
+            assert!(is_refusal || error.is_transient(), "{code} {status}");
         }
     }
 
@@ -460,8 +476,11 @@ mod tests {
             AwsError::of_service(Operation::SetInstanceProtection, status, code, "no such operation")
         };
         assert!(matches!(of(429, "NoCode"), AwsError::Throttled { .. }));
-        let unknown = of(501, "NotImplemented");
-        assert!(unknown.is_refusal() && !unknown.is_transient());
+        // The second is LocalStack's for what it does not have.
+        for code in ["NotImplemented", "InternalFailure"] {
+            let unknown = of(501, code);
+            assert!(unknown.is_refusal() && !unknown.is_transient(), "{code}");
+        }
     }
 
     #[test]

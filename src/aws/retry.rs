@@ -5,8 +5,9 @@
 //! - Pauses have full jitter, from zero to a doubling bound, so that callers refused together do not return together.
 //!   Source: [Exponential backoff and
 //!   jitter](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
-//! - Idempotent calls are retried after every transient error. Changes of a size are retried only if AWS has certainly
-//!   refused them: after a lost answer or a 500 they may have taken effect.
+//! - Idempotent calls are retried after every transient error. A size that is set is set again where AWS has answered: what got no answer may
+//!   come late, and undo what was set since. A termination is retried only if AWS has certainly refused it: after a lost answer or
+//!   a 500 it may have taken effect.
 
 use std::time::Duration;
 
@@ -35,8 +36,19 @@ pub(super) struct Patience {
     pub(super) within: Duration,
     /// Longest pause between attempts.
     pub(super) longest_pause: Duration,
-    /// Whether the call is idempotent.
-    pub(super) repeatable: bool,
+    /// After which errors that pass by themselves.
+    pub(super) repeats: Repeats,
+}
+
+/// After which errors a call may be made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeats {
+    /// All.
+    Always,
+    /// Those after which it takes no effect any more.
+    Answered,
+    /// Those with which it certainly had no effect.
+    Refused,
 }
 
 /// A poll of the groups: a page of a hundred large ones takes AWS a few seconds, and a new try reads every page again.
@@ -56,9 +68,11 @@ pub(super) const READ_NOW: Patience = Patience::new(3_000, 3_000, 250);
 pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
 /// The completion of a hook: whether it is to be tried again depends on what has come to the node meanwhile, and on who leads.
 pub(super) const RELEASE: Patience = Patience::new(5_000, 0, 0);
-/// A write that must take effect only once. Cluster-autoscaler and other changes of the group wait for it.
-pub(super) const CHANGE_OF_SIZE: Patience =
-    Patience { repeatable: false, ..Patience::new(5_000, 2_000, 250) };
+/// A size that is set. Cluster-autoscaler and other changes of the group wait for it.
+pub(super) const SET_SIZE: Patience =
+    Patience { repeats: Repeats::Answered, ..Patience::new(5_000, 2_000, 250) };
+/// A write that must take effect only once. The same wait for it.
+pub(super) const TERMINATE: Patience = Patience { repeats: Repeats::Refused, ..SET_SIZE };
 
 impl Patience {
     const fn new(attempt: u64, within: u64, pause: u64) -> Self {
@@ -66,12 +80,17 @@ impl Patience {
             attempt: Duration::from_millis(attempt),
             within: Duration::from_millis(within),
             longest_pause: Duration::from_millis(pause),
-            repeatable: true,
+            repeats: Repeats::Always,
         }
     }
 
     fn allows(self, error: &AwsError) -> bool {
-        error.is_transient() && (self.repeatable || error.is_refusal())
+        let may_be_repeated = match self.repeats {
+            Repeats::Always => true,
+            Repeats::Answered => !error.may_come(),
+            Repeats::Refused => error.is_refusal(),
+        };
+        error.is_transient() && may_be_repeated
     }
 
     /// A random pause after `failures` in a row.
@@ -111,7 +130,7 @@ mod tests {
     use super::*;
     use crate::aws::Operation;
 
-    const ALL: [Patience; 5] = [REFRESH, LOOK_UP, READ_NOW, WRITE, CHANGE_OF_SIZE];
+    const ALL: [Patience; 6] = [REFRESH, LOOK_UP, READ_NOW, WRITE, SET_SIZE, TERMINATE];
 
     fn error(code: &str) -> AwsError {
         AwsError::of_service(Operation::SetDesiredCapacity, 400, code, "")
@@ -158,16 +177,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_of_size_is_tried_again_only_if_it_had_no_effect_for_certain() {
-        for (code, expected) in [
-            ("Throttling", 2),
-            ("ScalingActivityInProgress", 2),
-            ("RequestExpired", 2),
-            ("InternalFailure", 1),
-            ("ResourceContention", 1),
-            ("AccessDenied", 1),
+    async fn a_size_is_set_again_unless_it_may_come_late_and_a_termination_only_if_it_had_no_effect() {
+        for (code, sets, terminations) in [
+            ("Throttling", 2, 2),
+            ("ScalingActivityInProgress", 2, 2),
+            ("RequestExpired", 2, 2),
+            ("InternalFailure", 2, 1),
+            ("ResourceContention", 2, 1),
+            ("AccessDenied", 1, 1),
         ] {
-            assert_eq!(fails(CHANGE_OF_SIZE, &[code]).await.0, expected, "{code}");
+            assert_eq!(fails(SET_SIZE, &[code]).await.0, sets, "{code}");
+            assert_eq!(fails(TERMINATE, &[code]).await.0, terminations, "{code}");
+        }
+        for patience in [SET_SIZE, TERMINATE] {
+            let mut tries = 0;
+            let lost = tried(patience, || {
+                tries += 1;
+                async { Err::<(), _>(AwsError::unreachable(Operation::SetDesiredCapacity, "reset")) }
+            });
+            assert!(lost.await.is_err());
+            assert_eq!(tries, 1, "{patience:?}");
         }
     }
 

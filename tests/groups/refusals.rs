@@ -72,7 +72,7 @@ async fn is_done_in_time(
 
 #[tokio::test(start_paused = true)]
 async fn a_size_that_aws_refuses_once_or_twice_goes_up_within_the_call() {
-    for refusal in [THROTTLED, BUSY] {
+    for refusal in [THROTTLED, BUSY, CONTENTION] {
         for times in [1, 2] {
             let scene = Scene::on(near(), [group(GROUP, 2)]).await;
             let change = scene.increase(1);
@@ -84,7 +84,7 @@ async fn a_size_that_aws_refuses_once_or_twice_goes_up_within_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_size_that_aws_refuses_once_or_twice_goes_down_within_the_call() {
-    for refusal in [THROTTLED, BUSY] {
+    for refusal in [THROTTLED, BUSY, CONTENTION] {
         for times in [1, 2] {
             let scene = Scene::on(near(), [group(GROUP, 2)]).await;
             scene.short_of(2).await;
@@ -176,16 +176,17 @@ async fn what_aws_goes_on_to_refuse_is_answered_in_time_and_not_done_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn contention_says_nothing_of_the_effect_and_is_not_tried_again_before_a_refresh() {
+async fn contention_that_lasts_says_nothing_of_the_effect_and_keeps_no_other_size_from_being_set() {
     for (side, desired) in [(Lose::BeforeEffect, 2), (Lose::AfterEffect, 3)] {
         let scene = Scene::with([group(GROUP, 2)]).await;
-        let before = scene.world.aws.calls(Operation::SetDesiredCapacity);
-        scene.world.aws.refuse_next(Operation::SetDesiredCapacity, CONTENTION, side, 1);
+        scene.world.aws.refuse_next(Operation::SetDesiredCapacity, CONTENTION, side, u32::MAX);
         assert_eq!(code(&scene.increase(1).await), Code::Unavailable);
-        assert_eq!(scene.world.aws.calls(Operation::SetDesiredCapacity) - before, 1, "{side:?}");
+        scene.world.aws.refuse_next(Operation::SetDesiredCapacity, CONTENTION, side, 0);
         let told = || async { scene.target().await == desired as i32 };
         assert!(eventually(CALL, told).await, "{side:?}: a refresh shows what became of it");
         assert_eq!(scene.desired(), desired, "{side:?}");
+        scene.increase(1).await.expect("what was answered does not come late");
+        assert_eq!(scene.desired(), desired + 1, "{side:?}");
     }
 }
 
@@ -194,7 +195,7 @@ async fn contention_while_a_size_goes_down_keeps_instances_protected_as_if_it_ha
     for side in [Lose::BeforeEffect, Lose::AfterEffect] {
         let scene = Scene::with([group(GROUP, 2)]).await;
         scene.short_of(2).await;
-        scene.world.aws.refuse_next(Operation::SetDesiredCapacity, CONTENTION, side, 1);
+        scene.world.aws.refuse_next(Operation::SetDesiredCapacity, CONTENTION, side, u32::MAX);
         assert_eq!(code(&scene.decrease(-2).await), Code::Unavailable);
         tokio::time::sleep(Duration::from_secs(25)).await;
         assert_eq!(scene.protected(), 2, "{side:?}");

@@ -51,7 +51,7 @@ async fn faults_have_the_codes_of_eks() {
     assert!(matches!(ask().await, Err(AwsError::Throttled { .. })));
     bench.aws.throttle_next(Operation::DescribeNodegroup, 0);
     bench.aws.fail_next(Operation::DescribeNodegroup, u32::MAX);
-    assert!(matches!(ask().await, Err(AwsError::Unreachable { .. })));
+    assert!(matches!(ask().await, Err(AwsError::ServerError { .. })));
     bench.aws.fail_next(Operation::DescribeNodegroup, 0);
     let before = bench.aws.calls(Operation::DescribeNodegroup);
     bench.aws.deny(Operation::DescribeNodegroup, true);

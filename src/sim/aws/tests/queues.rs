@@ -266,7 +266,7 @@ async fn faults_have_the_codes_of_sqs_and_come_at_once() {
     bench.aws.fail_next(RECEIVE, u32::MAX);
     assert!(matches!(
         adapter.receive(&queue, HIDDEN, bench.clock.now()).await,
-        Err(AwsError::Unreachable { .. })
+        Err(AwsError::ServerError { .. })
     ));
     bench.aws.fail_next(RECEIVE, 0);
     bench.aws.outage(true);
