@@ -233,7 +233,7 @@ pub(super) struct ServeFlags {
     /// name them in an Event). The limits of AWS (a lifecycle hook's, a spot interruption's) delete in any case.
     #[arg(long, value_name = "CHOICE", default_value = "delete")]
     pub(super) on_deadline: String,
-    /// Evictions a second over all nodes, 0.01 to 1000; nodes take turns. A deadline waits for none of them. none: no limit.
+    /// Evictions a second over all nodes, 0.01 to 1000; nodes take turns. Deadlines never wait for it. none: no limit.
     #[arg(long, value_name = "NUMBER", default_value = "none")]
     pub(super) eviction_qps: String,
     /// How long an instance that was scaled in must have left its group before its Node is deleted, if no cloud controller does it
@@ -244,8 +244,8 @@ pub(super) struct ServeFlags {
     /// Needs deploy/aws/iam/load-balancers.json, see docs/scale-in.md.
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) wait_for_load_balancers: String,
-    /// How many scale-ins that people request by annotation, or maintenance that is more than a day away, run at once in a group: a
-    /// number, or a share of its instances like 10%; at least one. The others wait.
+    /// How many scale-ins requested by annotation, or for maintenance more than a day away, run at once in a group: a number, or a
+    /// share of its instances like 10%; at least one. The others wait.
     #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]
     pub(super) max_operator_scale_ins: String,
     /// Name of our lifecycle hook: hooks of this name are completed by ebbtide, others left alone.

@@ -49,7 +49,7 @@ impl Reader {
         if !aws.has_spot_prices() {
             tracing::warn!(
                 region = aws.region(),
-                "neither spot nor On-Demand prices are told in USD in this region: all is priced as in us-east-1, where a tag says nothing else"
+                "neither spot nor On-Demand prices are told in USD in this region: all is priced as in us-east-1, unless a tag says otherwise"
             );
         }
         let (read, listed, outage, list_outage) = Default::default();

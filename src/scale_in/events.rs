@@ -246,7 +246,8 @@ pub(super) fn flushing_dead() -> ScaleInEvent {
 
 /// DaemonSet pods have had their time. `volumes`: so many are still attached.
 pub(super) fn releasing(instance: &str, volumes: usize) -> ScaleInEvent {
-    let volumes = if volumes > 0 { format!(", {volumes} volumes still attached") } else { String::new() };
+    let volumes =
+        if volumes > 0 { format!(", {} still attached", pods(volumes, "volume")) } else { String::new() };
     let note = format!("DaemonSet pods have had their time{volumes}: instance {} is released", id(instance));
     normal(Reason::Releasing, "releasing", note)
 }
@@ -296,7 +297,7 @@ pub(super) const REFUSED: &str = "refused ";
 /// The API server refuses to evict a pod in these words, and no budget is the reason.
 pub(super) fn eviction_refused(reason: &str, pod: &PodName, words: &str) -> ScaleInEvent {
     let note = format!(
-        "pod {} cannot be evicted, which is tried again; the API server says {}",
+        "pod {} cannot be evicted yet (tried again); the API server says {}",
         cut_pod(pod),
         quoted(words, WORDS)
     );
@@ -306,7 +307,7 @@ pub(super) fn eviction_refused(reason: &str, pod: &PodName, words: &str) -> Scal
 /// The same of several pods for one reason; these are its words about the first.
 pub(super) fn evictions_refused(reason: &str, refused: &[&PodName], words: &str) -> ScaleInEvent {
     let note = format!(
-        "{} cannot be evicted, which is tried again: {}; the API server says {}",
+        "{} cannot be evicted yet (tried again): {}; the API server says {}",
         pods(refused.len(), "pod"),
         list_in(NAMES, refused.iter().map(ToString::to_string)),
         quoted(words, WORDS)
@@ -337,15 +338,15 @@ pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> S
 
 /// The API server does not list the node's pods, be it at all or anew since the watch of them broke.
 pub(super) fn waiting_for_a_list() -> ScaleInEvent {
-    let note = "the API server does not list the node's pods: who is on the node is not known, nobody else is asked to leave, and nothing \
-                is released before its time is up";
+    let note = "the API server does not list the node's pods: which pods are on it is not known, no more are asked to leave, and it \
+                is not released before its time is up";
     normal(Reason::Waiting, "pods unlisted", note.to_owned())
 }
 
 /// The API server refuses to have the Node written, in these words.
 pub(super) fn not_written(words: &str) -> ScaleInEvent {
     let note = format!(
-        "the Node cannot be written, and what is to be done with it waits for that; tried again. The API server says: {}",
+        "the Node cannot be written: work on it waits until it can, and the write is tried again. The API server says: {}",
         quoted(words, WORDS)
     );
     warning(Reason::NotWritten, "not written", note)
@@ -354,7 +355,7 @@ pub(super) fn not_written(words: &str) -> ScaleInEvent {
 /// All that ebbtide does is done, and another's hook holds the instance.
 pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> ScaleInEvent {
     let note = format!(
-        "what ebbtide had to do is done; another's lifecycle hook on group {} holds instance {} until its owner completes it, or it \
+        "ebbtide has done its part; somebody else's lifecycle hook on group {} holds instance {} until its owner completes it, or it \
          times out",
         name(group),
         id(instance)
@@ -449,8 +450,8 @@ pub(super) fn queued(group: &str, ahead: &Ahead) -> ScaleInEvent {
     let failing =
         launches_fail.as_ref().map(|code| format!(". Launches of the group fail: {}", quoted(code, 100)));
     let note = format!(
-        "{under_way} scale-ins for people or for maintenance are under way in group {} or not replaced yet, which is as many as \
-         --max-operator-scale-ins allows, and {before} are to come before this one; it waits for its turn{nodes}{}",
+        "waits for its turn: in group {}, {under_way} scale-ins for people or for maintenance are under way or not replaced yet, which is as many as \
+         --max-operator-scale-ins allows, and {before} more are ahead of this one{nodes}{}",
         name(group),
         failing.unwrap_or_default()
     );
@@ -470,7 +471,7 @@ pub(super) fn release_refused(instance: &str, words: &str) -> ScaleInEvent {
 /// AWS was told to terminate the instance, and shows it in a state of which nobody knows whether it has.
 pub(super) fn state_unknown(instance: &str) -> ScaleInEvent {
     let note = format!(
-        "AWS was told to terminate instance {} and shows it in a state that this version does not know: it is not told again",
+        "AWS was told to terminate instance {} and shows it in a state that this version does not know: it is not told again. Terminate it by hand, or update ebbtide",
         id(instance)
     );
     warning(Reason::Refused, "unknown state", note)
@@ -513,7 +514,7 @@ pub(super) fn held_by_another(group: &str, instance: &str) -> ScaleInEvent {
 /// Other Nodes name the instance as well.
 pub(super) fn several_nodes(instance: &str, others: impl ExactSizeIterator<Item = String>) -> ScaleInEvent {
     let note = format!(
-        "other Nodes name instance {} as well: {}. Which of them it is cannot be told: pods on all of them leave before it \
+        "other Nodes name instance {} as well: {}. Which one is the machine's is not known: pods on all of them leave before it \
          goes. Delete those that are not the machine's",
         id(instance),
         list(others)
@@ -535,7 +536,7 @@ pub(super) fn cancelled_at_minimum(group: &str, instance: &str) -> ScaleInEvent 
 /// Somebody has detached the instance, or this run does not read its group.
 pub(super) fn cancelled_by_detaching(group: &str, instance: &str) -> ScaleInEvent {
     let note = format!(
-        "instance {} is no longer in group {}, or that is selected no more: the node is back in service",
+        "instance {} is no longer in group {}, or the group is no longer selected: the node is back in service",
         id(instance),
         name(group)
     );
@@ -550,8 +551,8 @@ pub(super) fn cancelled_by_a_person() -> ScaleInEvent {
 /// The same of a node whose machine AWS ends, by the API server's clock.
 pub(super) fn cancelled_before(end: Timestamp) -> ScaleInEvent {
     let note = format!(
-        "{RECORD_GONE}. AWS has told that it ends the machine at {end:.0}, and does not tell it again: annotate the node with \
-         ebbtide/scale-in=replace in time"
+        "{RECORD_GONE}. But AWS ends the machine at {end:.0}, and does not announce that again: annotate the node with \
+         ebbtide/scale-in=replace before then"
     );
     warning(Reason::Cancelled, CANCELLED, note)
 }
@@ -585,16 +586,16 @@ pub(super) fn goes_on_to_its_end(instance: &str, end: Timestamp) -> ScaleInEvent
 /// Somebody has written a request over the record.
 pub(super) fn under_way_already(cause: Cause) -> ScaleInEvent {
     let note = format!(
-        "a scale-in of the node is under way (cause {cause}), and goes on as it was: what was written into annotation ebbtide/scale-in \
-         begins no other"
+        "a scale-in of the node is under way (cause {cause}) and goes on unchanged: the new value of annotation ebbtide/scale-in \
+         does not start another"
     );
     warning(Reason::GoesOn, "under way already", note)
 }
 
 /// Somebody has opened the Node.
 pub(super) fn closed_again() -> ScaleInEvent {
-    let note = "somebody has opened the node (kubectl uncordon), which is scaled in: it is closed again. To call that off, take \
-                annotation ebbtide/scale-in off"
+    let note = "somebody has opened the node (kubectl uncordon), which is being scaled in: it is cordoned again. To cancel the scale-in, \
+                take annotation ebbtide/scale-in off"
         .to_owned();
     warning(Reason::GoesOn, "closed again", note)
 }
@@ -630,8 +631,8 @@ pub(super) fn back_in_service(group: &str, instance: &str) -> ScaleInEvent {
 /// The group has the instance in service again, and its kubelet does not come back.
 pub(super) fn back_but_not_ready(group: &str, instance: &str) -> ScaleInEvent {
     let note = format!(
-        "group {} has instance {} in service again, but its Node is not Ready after a quarter of an hour: it is no node that leaves any \
-         more, and cluster-autoscaler may remove it",
+        "group {} has instance {} in service again, but its Node is not Ready after a quarter of an hour: its scale-in is over, \
+         and cluster-autoscaler may remove it",
         name(group),
         id(instance)
     );
@@ -643,7 +644,7 @@ pub(super) fn adopted(instance: &str) -> ScaleInEvent {
     let instance = id(instance);
     let note = format!(
         "instance {instance} has left its group, and its Node has become Ready again: the kubelet of another machine has its \
-         name now, and has taken the Node over. The Node is back in service. Its provider id is still that of {instance}: delete the Node and restart its \
+         name now, and has taken the Node over. The Node is back in service. Its provider id is still that of {instance}: delete the Node and restart the other machine's \
          kubelet, or nobody knows its instance"
     );
     warning(Reason::Returned, "adopted", note)

@@ -51,7 +51,7 @@ impl Joined {
                 group = group.as_str(),
                 instance = instance.as_str(),
                 node = node.as_str(),
-                "an instance is held or retained, and its Node may be this one, which has no provider id of AWS: it is neither drained \
+                "this Node, which has no provider id of AWS, may be that of a held or retained instance: the instance is neither drained \
                  nor let go. Its hook times out; a retained one stays until somebody ends it"
             );
         }
@@ -72,8 +72,8 @@ impl Joined {
             tracing::warn!(
                 group = group.as_str(),
                 instance = instance.as_str(),
-                "an instance is held or retained that has no Node here, in a group of which none was ever seen: it is left \
-                 alone, as it may be another cluster's. --cluster-name and a tag kubernetes.io/cluster/NAME tell"
+                "a held or retained instance has no Node here, and no Node of its group was ever seen: it is left \
+                 alone, as it may be another cluster's. --cluster-name and a tag kubernetes.io/cluster/NAME decide that"
             );
         }
         is_ours

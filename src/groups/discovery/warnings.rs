@@ -60,8 +60,8 @@ impl Warnings {
             self.none.recovered();
         } else if self.without > 1 && self.none.failed().is_some() {
             tracing::warn!(
-                "no Auto Scaling group is selected: cluster-autoscaler is told of none, and no node is drained. \
-                 --node-group-auto-discovery and --nodes say which are, by tags and names in this region"
+                "no Auto Scaling group is selected: cluster-autoscaler gets no node group, and no node is drained. \
+                 Check --node-group-auto-discovery (tags), --nodes (names) and --region"
             );
         }
     }
@@ -94,8 +94,8 @@ impl Warnings {
         for group in newly(&mut self.of_others, of_others.map(|group| group.name.clone())) {
             tracing::warn!(
                 group = group.as_str(),
-                "the group is selected, but its tags name another cluster: it is left out. --cluster-name is the name of ours, \
-                 --nodes has a group whatever its tags say"
+                "the group is selected, but its tags name another cluster: it is left out. Is --cluster-name this cluster's name? \
+                 A group named by --nodes is taken whatever its tags say"
             );
         }
         &self.of_others

@@ -283,8 +283,8 @@ impl Progress {
             tracing::warn!(
                 group,
                 outage_seconds,
-                "AWS has taken it that the group is to keep instances whose lifecycle hook times out, and does not show it: \
-                 they count as terminated then"
+                "AWS accepted that the group keeps instances whose lifecycle hook times out, but does not show it: \
+                 they are taken to be terminated then"
             );
         }
     }

@@ -41,7 +41,7 @@ pub(in crate::scale_in) async fn run(shared: Arc<Shared>) -> Infallible {
                 if let Some(lasted) = outage.recovered() {
                     tracing::info!(
                         outage_seconds = lasted.as_secs(),
-                        "AWS says again to whom load balancers send"
+                        "AWS says again which instances load balancers reach"
                     );
                 }
                 shared.load_balancers.publish(seen);
@@ -59,9 +59,9 @@ fn failed(shared: &Shared, error: &AwsError, outage: &mut Outage) -> Duration {
     if let Some(lasted) = outage.failed() {
         let outage_seconds = lasted.as_secs();
         if is_denied {
-            tracing::warn!(outage_seconds, error = %chain(error), "AWS does not allow to ask to whom load balancers send (deploy/aws/iam/load-balancers.json): no instance waits for them");
+            tracing::warn!(outage_seconds, error = %chain(error), "AWS denies reading which instances load balancers reach (deploy/aws/iam/load-balancers.json): no instance waits for them");
         } else {
-            tracing::warn!(outage_seconds, error = %chain(error), "AWS does not say to whom load balancers send: tried again, instances wait for as long as connections may live");
+            tracing::warn!(outage_seconds, error = %chain(error), "AWS does not say which instances load balancers reach: tried again, instances wait for as long as connections may live");
         }
     }
     if is_denied {

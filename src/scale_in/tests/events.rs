@@ -142,12 +142,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInBlocked",
-        "pod shop/web-1 cannot be evicted, which is tried again; the API server says \"pods 'web-1' is forbidden\"",
+        "pod shop/web-1 cannot be evicted yet (tried again); the API server says \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",
         "ScaleInBlocked",
-        "2 pods cannot be evicted, which is tried again: shop/web-1, shop/web-2; the API server says \"pods 'web-1' is forbidden\"",
+        "2 pods cannot be evicted yet (tried again): shop/web-1, shop/web-2; the API server says \"pods 'web-1' is forbidden\"",
     ),
     (
         "Normal",
@@ -162,12 +162,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInWaiting",
-        "what ebbtide had to do is done; another's lifecycle hook on group \"web\" holds instance i-1 until its owner completes it, or it times out",
+        "ebbtide has done its part; somebody else's lifecycle hook on group \"web\" holds instance i-1 until its owner completes it, or it times out",
     ),
     (
         "Normal",
         "ScaleInWaiting",
-        "the API server does not list the node's pods: who is on the node is not known, nobody else is asked to leave, and nothing is released before its time is up",
+        "the API server does not list the node's pods: which pods are on it is not known, no more are asked to leave, and it is not released before its time is up",
     ),
     (
         "Warning",
@@ -202,7 +202,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInQueued",
-        "2 scale-ins for people or for maintenance are under way in group \"web\" or not replaced yet, which is as many as --max-operator-scale-ins allows, and 3 are to come before this one; it waits for its turn. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
+        "waits for its turn: in group \"web\", 2 scale-ins for people or for maintenance are under way or not replaced yet, which is as many as --max-operator-scale-ins allows, and 3 more are ahead of this one. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",
@@ -212,7 +212,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInRefused",
-        "AWS was told to terminate instance i-1 and shows it in a state that this version does not know: it is not told again",
+        "AWS was told to terminate instance i-1 and shows it in a state that this version does not know: it is not told again. Terminate it by hand, or update ebbtide",
     ),
     (
         "Normal",
@@ -243,7 +243,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInSeveralNodes",
-        "other Nodes name instance i-1 as well: web-1, web-2. Which of them it is cannot be told: pods on all of them leave before it goes. Delete those that are not the machine's",
+        "other Nodes name instance i-1 as well: web-1, web-2. Which one is the machine's is not known: pods on all of them leave before it goes. Delete those that are not the machine's",
     ),
     (
         "Warning",
@@ -258,12 +258,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInGoesOn",
-        "a scale-in of the node is under way (cause autoscaler), and goes on as it was: what was written into annotation ebbtide/scale-in begins no other",
+        "a scale-in of the node is under way (cause autoscaler) and goes on unchanged: the new value of annotation ebbtide/scale-in does not start another",
     ),
     (
         "Warning",
         "ScaleInGoesOn",
-        "somebody has opened the node (kubectl uncordon), which is scaled in: it is closed again. To call that off, take annotation ebbtide/scale-in off",
+        "somebody has opened the node (kubectl uncordon), which is being scaled in: it is cordoned again. To cancel the scale-in, take annotation ebbtide/scale-in off",
     ),
     (
         "Warning",
@@ -273,7 +273,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInCancelled",
-        "instance i-1 is no longer in group \"web\", or that is selected no more: the node is back in service",
+        "instance i-1 is no longer in group \"web\", or the group is no longer selected: the node is back in service",
     ),
     (
         "Normal",
@@ -283,7 +283,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInCancelled",
-        "the record in annotation ebbtide/scale-in is gone: the node is back in service. AWS has told that it ends the machine at 2023-11-14T22:13:20Z, and does not tell it again: annotate the node with ebbtide/scale-in=replace in time",
+        "the record in annotation ebbtide/scale-in is gone: the node is back in service. But AWS ends the machine at 2023-11-14T22:13:20Z, and does not announce that again: annotate the node with ebbtide/scale-in=replace before then",
     ),
     (
         "Warning",
@@ -294,12 +294,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInReturned",
-        "group \"web\" has instance i-1 in service again, but its Node is not Ready after a quarter of an hour: it is no node that leaves any more, and cluster-autoscaler may remove it",
+        "group \"web\" has instance i-1 in service again, but its Node is not Ready after a quarter of an hour: its scale-in is over, and cluster-autoscaler may remove it",
     ),
     (
         "Warning",
         "ScaleInReturned",
-        "instance i-1 has left its group, and its Node has become Ready again: the kubelet of another machine has its name now, and has taken the Node over. The Node is back in service. Its provider id is still that of i-1: delete the Node and restart its kubelet, or nobody knows its instance",
+        "instance i-1 has left its group, and its Node has become Ready again: the kubelet of another machine has its name now, and has taken the Node over. The Node is back in service. Its provider id is still that of i-1: delete the Node and restart the other machine's kubelet, or nobody knows its instance",
     ),
     (
         "Warning",
@@ -329,7 +329,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInNotWritten",
-        "the Node cannot be written, and what is to be done with it waits for that; tried again. The API server says: \"pods 'web-1' is forbidden\"",
+        "the Node cannot be written: work on it waits until it can, and the write is tried again. The API server says: \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",
