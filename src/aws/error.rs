@@ -214,6 +214,9 @@ const NOT_IMPLEMENTED: u16 = 501;
 /// HTTP's statuses for a server behind the one that answers, which did not, or not in time.
 const BEHIND_A_GATEWAY: [u16; 2] = [502, 504];
 
+/// Stands for the code of an answer that has none.
+const NO_CODE: &str = "NoCode";
+
 /// HTTP's status for throttling.
 const TOO_MANY_REQUESTS: u16 = 429;
 
@@ -257,7 +260,8 @@ impl AwsError {
             _ if status == NOT_IMPLEMENTED => {
                 return Self::Other { operation, code: code.to_owned(), message };
             }
-            _ if BEHIND_A_GATEWAY.contains(&status) => {
+            // What has no code is none of AWS's own answers.
+            _ if BEHIND_A_GATEWAY.contains(&status) || status >= 500 && code == NO_CODE => {
                 return Self::unreachable(operation, format!("status {status}: {code}: {message}"));
             }
             _ if UNWELL.contains(&code) || status >= 500 => {
@@ -313,7 +317,7 @@ impl AwsError {
                 let (code, message) = (refusal.code(), refusal.message());
                 let unreadable = || format!("status {status}: {}", chain(refusal));
                 let message = message.map_or_else(unreadable, str::to_owned);
-                Self::of_service(operation, status, code.unwrap_or("NoCode"), &message)
+                Self::of_service(operation, status, code.unwrap_or(NO_CODE), &message)
             }
             unsigned if is_about_credentials(&unsigned) => {
                 Self::NoCredentials { operation, source: Arc::new(unsigned) }
@@ -341,7 +345,7 @@ impl AwsError {
         !matches!(self, Self::ServerError { .. } | Self::Unreachable { .. } | Self::Unreadable { .. })
     }
 
-    /// Whether a call without an answer may still take effect.
+    /// Whether the call may still take effect: it had no answer, or none that says whether AWS is done with it.
     pub fn may_come(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Unreadable { .. })
     }
@@ -460,6 +464,7 @@ mod tests {
             ("SomethingNew", 500, false, false),
             ("ValidationError", 502, false, true),
             ("NoCode", 504, false, true),
+            ("NoCode", 503, false, true),
             ("ResourceContention", 500, false, false),
             ("InternalFailure", 500, false, false),
         ];

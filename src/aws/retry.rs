@@ -99,13 +99,14 @@ impl Patience {
     }
 }
 
-/// Tries until success, a permanent failure or the end of `patience`. Returns the last result.
+/// Tries until success, a permanent failure or the end of `patience`. Returns the last result; of a call that is repeated though it may have
+/// taken effect, no refusal after such a failure.
 pub(super) async fn tried<T, F>(patience: Patience, mut attempt: impl FnMut() -> F) -> Result<T, AwsError>
 where
     F: Future<Output = Result<T, AwsError>>,
 {
     let began = Instant::now();
-    let mut failures = 0;
+    let (mut failures, mut unsure) = (0, None);
     loop {
         let error = match attempt().await {
             Ok(answer) => return Ok(answer),
@@ -113,14 +114,19 @@ where
         };
         failures += 1;
         let pause = patience.pause(failures);
-        if !patience.allows(&error) || began.elapsed() + pause >= patience.within {
-            return Err(error);
+        let is_allowed = patience.allows(&error);
+        if patience.repeats == Repeats::Answered && !error.is_refusal() {
+            unsure.get_or_insert_with(|| error.clone());
         }
-        tracing::debug!(failures, error = %chain(&error), "retrying a call to AWS");
+        let told = unsure.clone().filter(|_| error.is_refusal()).unwrap_or(error);
+        if !is_allowed || began.elapsed() + pause >= patience.within {
+            return Err(told);
+        }
+        tracing::debug!(failures, error = %chain(&told), "retrying a call to AWS");
         sleep(pause).await;
         // The process may have been stopped meanwhile: what it knew then is too old to act on.
         if began.elapsed() > patience.within {
-            return Err(error);
+            return Err(told);
         }
     }
 }
@@ -189,6 +195,8 @@ mod tests {
             assert_eq!(fails(SET_SIZE, &[code]).await.0, sets, "{code}");
             assert_eq!(fails(TERMINATE, &[code]).await.0, terminations, "{code}");
         }
+        let (_, outcome) = fails(SET_SIZE, &["InternalFailure", "Throttling", "AccessDenied"]).await;
+        assert!(outcome.is_err_and(|error| !error.is_refusal()), "the first may have had its effect");
         for patience in [SET_SIZE, TERMINATE] {
             let mut tries = 0;
             let lost = tried(patience, || {

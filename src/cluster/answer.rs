@@ -111,6 +111,8 @@ pub enum Answer {
     Busy(SignedDuration, String),
     /// Something else.
     Unclear(String),
+    /// It was not asked: nobody wanted it any more when its turn came.
+    Unsent,
 }
 
 /// For logs, as a quoted value: whoever answers chooses the words. The first word is the metric's label.
@@ -123,6 +125,7 @@ impl fmt::Display for Answer {
             Self::Blocked(words) => write!(f, "blocked: {words}"),
             Self::Busy(pause, words) => write!(f, "busy, to be asked again in {pause:#}: {words}"),
             Self::Unclear(words) => write!(f, "unclear: {words}"),
+            Self::Unsent => f.write_str("unsent"),
         }
     }
 }

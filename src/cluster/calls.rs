@@ -157,7 +157,7 @@ impl Cluster {
         };
         let call = async {
             if !is_wanted() {
-                return Answer::Unclear(ApiError::Unwanted.to_string());
+                return Answer::Unsent;
             }
             let answer = tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await;
             answer.unwrap_or_else(|_| Answer::Unclear(ApiError::TimedOut.to_string()))
@@ -195,7 +195,7 @@ impl Cluster {
         };
         let call = async {
             if !is_wanted() {
-                return Err(ApiError::Unwanted);
+                return Ok(Answer::Unsent);
             }
             changed(async {
                 match api.delete(&pod.name, &params).await {

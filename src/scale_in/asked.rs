@@ -123,6 +123,7 @@ impl Asked {
                 (text, Obstacle::Budget, task.jittered(signed(pause), tries))
             }
             Answer::Unclear(text) => (text, Obstacle::Other, task.pause_after(tries + 1)),
+            Answer::Unsent => return self.eviction.unsent(now, task.pause_after(tries + 1)),
         };
         self.refusal = Some(Refusal { budgets, text, by });
         self.eviction.failed(now, pause);
@@ -136,6 +137,7 @@ impl Asked {
                 self.deletion.worked(now);
             }
             Answer::Busy(pause, _) => self.deletion.failed(now, pause),
+            Answer::Unsent => self.deletion.unsent(now, task.pause_after(self.deletion.failures + 1)),
             Answer::Blocked(text) | Answer::Unclear(text) => {
                 self.refusal = Some(Refusal { budgets: Vec::new(), text, by: Obstacle::Other });
                 self.deletion.failed(now, task.pause_after(self.deletion.failures + 1));

@@ -118,8 +118,10 @@ impl Claims {
             {
                 record::unreadable(written.text())
             }
-            // A newer version's is known by its having begun: to a person it is told that it means nothing.
-            Written::Record(_) if before.is_none() && written.has_unknown_words() => {
+            // A newer version's is known by its having begun, or by its installation: to a person it is told that it means nothing.
+            Written::Record(claimed)
+                if before.is_none() && claimed.installation.is_none() && written.has_unknown_words() =>
+            {
                 record::unreadable(written.text())
             }
             Written::Record(claimed) => {
@@ -501,6 +503,11 @@ mod tests {
         };
         assert!(believed(None, true) && believed(Some(record(0)), false));
         assert!(!believed(None, false));
+        let of_ours = Record { installation: Some("kube-system/ebbtide".to_owned()), ..record(0) };
+        let text = record::write(&of_ours).replace("terminate-and-decrement", "terminat");
+        let mut claims = Claims::default();
+        claims.see(&node(&text), false, at(10));
+        assert!(matches!(claims.believed(), Some(Written::Record(_))), "a follower has accepted it");
     }
 
     #[test]

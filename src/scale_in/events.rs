@@ -471,7 +471,7 @@ pub(super) fn release_refused(instance: &str, words: &str) -> ScaleInEvent {
 /// AWS was told to terminate the instance, and shows it in a state of which nobody knows whether it has.
 pub(super) fn state_unknown(instance: &str) -> ScaleInEvent {
     let note = format!(
-        "AWS was told to terminate instance {} and shows it in a state that this version does not know: it is not told again. Terminate it by hand, or update ebbtide",
+        "AWS was told to terminate instance {} and shows it in a state that this version does not know: it is not told again. End it with `aws ec2 terminate-instances`, or update ebbtide",
         id(instance)
     );
     warning(Reason::Refused, "unknown state", note)

@@ -136,6 +136,13 @@ impl Memory {
         tries.failed(now, pause);
     }
 
+    /// Notes that a try was not made after all.
+    pub fn note_unsent(&mut self, task: &Task, now: Timestamp) {
+        let tries = self.tries_mut(task);
+        let pause = task.pause_after(tries.failures + 1);
+        tries.unsent(now, pause);
+    }
+
     /// Notes that what was asked for is to show by itself, and is asked for again if it has not after this pause.
     pub fn put_off(&mut self, task: &Task, now: Timestamp, pause: SignedDuration) {
         self.tries_mut(task).put_off(now, pause);

@@ -239,6 +239,7 @@ impl Metrics {
             Answer::Blocked(_) => Reply::blocked,
             Answer::Busy(..) => Reply::busy,
             Answer::Unclear(_) => Reply::unclear,
+            Answer::Unsent => return,
         };
         self.asked.get_or_create(&Asked { call, answer }).inc();
     }

@@ -41,7 +41,7 @@ pub(super) fn perform(
                 // This is the one place that would make an EvictionRequest (`lifecycle.k8s.io`) instead, once those are no longer alpha:
                 // who interprets them (a controller, the pod's own) decides how the pod leaves, and the request's status would be the
                 // answer (https://github.com/kubernetes/enhancements/tree/master/keps/sig-apps/4563-eviction-request-api).
-                let is_wanted = || shared.leadership.leads() && is_scaled_in(&shared, &node.name);
+                let is_wanted = || may_write(&shared) && is_scaled_in(&shared, &node.name);
                 let eviction = shared.cluster.evict(&pod, &uid, grace, is_wanted);
                 let answer = keeping(under_way, eviction).await;
                 let owner = Some((owner, returned));
@@ -112,11 +112,16 @@ pub(super) fn perform(
 }
 
 async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then: Vec<Action>) -> Outcome {
-    let result = shared.cluster.patch_node(&node.name, &patch, || shared.leadership.leads()).await;
+    let result = shared.cluster.patch_node(&node.name, &patch, || may_write(&shared)).await;
     if matches!(result, Err(ApiError::Conflict)) {
         read_again(&shared, &node).await;
     }
     Outcome::NodeWritten(result.map(Arc::new), then)
+}
+
+/// Whether this process leads, and is not about to stop.
+fn may_write(shared: &Shared) -> bool {
+    shared.leadership.leads() && !shared.stop.is_cancelled()
 }
 
 /// Whether the Node is there and is scaled in still.
@@ -200,7 +205,7 @@ async fn delete(
 ) -> Outcome {
     let how = if owner.is_some() { Removal::Deletion } else { Removal::DaemonSet };
     if shared.nodes.get(&node.name).is_none() && !has_gone(&shared, &node.name).await {
-        let answer = Answer::Unclear("not sent: the node's Node may be back".to_owned());
+        let answer = Answer::Unsent;
         return Outcome::Asked { pod, uid, grace, answer, budgets: Vec::new(), how, owner };
     }
     if owner.is_some() {
@@ -221,8 +226,9 @@ async fn delete(
     // Of a workload whose Node has gone in mid-drain the pod is collected in seconds, with less grace than it gets here.
     let is_wanted = || {
         let now = shared.nodes.get(&node.name);
-        let is_so = now.map_or(owner.is_some(), |node| node.scale_in().is_some_and(is_so_still));
-        shared.leadership.leads() && is_so
+        let is_left_behind = || owner.is_some() && shared.nodes.whole_for().is_some();
+        let is_so = now.map_or_else(is_left_behind, |node| node.scale_in().is_some_and(is_so_still));
+        may_write(&shared) && is_so
     };
     let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
     Outcome::Asked { pod, uid, grace, answer, budgets: Vec::new(), how, owner }

@@ -387,7 +387,7 @@ fn hold_of_another(
 ) {
     let HookState::Known(TerminatingHooks { ours, others: true, .. }) = &s.hook else { return };
     let completion = s.memory.tries(&Task::Complete);
-    let is_completed = completion.done && completion.ended_before(seen);
+    let is_completed = completion.done && completion.ended.is_some_and(|at| at < seen);
     if lifecycle.is_held() && (ours.is_none() || is_completed) {
         plan.held_by_another = true;
         s.announce(plan, events::waiting_for_anothers_hook(&record.instance, group));

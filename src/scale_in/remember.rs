@@ -57,6 +57,10 @@ impl Worker {
                 }
             }
             Outcome::NodeWritten(Err(error), then) => self.hear_of_failed_write(&error, &then),
+            Outcome::Asked { uid, answer: Answer::Unsent, how, .. } => {
+                let task = if how == Removal::Eviction { Task::Evict(uid) } else { Task::DeletePod(uid) };
+                self.memory.note_unsent(&task, now);
+            }
             Outcome::Asked { pod, uid, grace, answer, budgets, how, owner } => {
                 self.tell_answer(&pod, &uid, grace, &answer, how);
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
@@ -156,7 +160,7 @@ impl Worker {
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::Eviction) => ("evicted", None),
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::DaemonSet) => ("asked to go", None),
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::Deletion) => ("deleted", None),
-            (Answer::Busy(..) | Answer::Unclear(_), _) => return,
+            (Answer::Busy(..) | Answer::Unclear(_) | Answer::Unsent, _) => return,
         };
         let now = self.shared.clock.cluster();
         let step = Step { name, pod: Some(pod.clone()), began: now, ended: now, told };

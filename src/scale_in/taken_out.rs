@@ -63,11 +63,12 @@ impl TakenOut {
         {
             return Some(!instance.lifecycle.is_live());
         }
-        let look = self.of(group, clock.now());
+        let asked_at = clock.now();
+        let look = self.of(group, asked_at);
         let mut look = look.lock().await;
-        if !is_recent(look.at) {
+        // One that began while this one waited for it serves, however long it took.
+        if elapsed(look.at, asked_at) > RECENT {
             let began = clock.now();
-            // Nobody waits for it as an RPC does.
             let described = aws.describe_groups(slice::from_ref(group)).await;
             *look = if let Ok(described) = described {
                 let instances = described.into_iter().flat_map(|group| group.instances);

@@ -139,6 +139,13 @@ impl Tries {
         (self.ended, self.not_before) = (Some(now), Some(now + pause));
     }
 
+    /// Notes that one was not made after all; the next one after `pause`.
+    pub fn unsent(&mut self, now: Timestamp, pause: SignedDuration) {
+        (self.in_flight, self.began) = (false, None);
+        self.failures += 1;
+        self.not_before = Some(now + pause);
+    }
+
     /// Notes that what was asked for is to show by itself, and is asked for again if it has not after this pause.
     pub fn put_off(&mut self, now: Timestamp, pause: SignedDuration) {
         *self = Self { ended: Some(now), not_before: Some(now + pause), ..Self::NONE };

@@ -371,7 +371,9 @@ impl Worker {
         for pod in unasked {
             match self.memory.of(&pod.uid).deletion.may_begin_at() {
                 Some(at) if at <= now => {
-                    tracing::warn!(node = self.name.as_str(), pod = %pod.name, "the Node was deleted in mid-drain: the pod is deleted with its whole grace, before the pod garbage collector deletes it without");
+                    if self.memory.of(&pod.uid).deletion.failures == 0 {
+                        tracing::warn!(node = self.name.as_str(), pod = %pod.name, "the Node was deleted in mid-drain: the pod is to be deleted with its whole grace, before the pod garbage collector deletes it without");
+                    }
                     let grace = grace_to_ask(None, pod.grace_seconds, now);
                     let owner = Some((pod.owner(), false));
                     self.start(&node, Action::Delete { pod: pod.name, uid: pod.uid, grace, owner });

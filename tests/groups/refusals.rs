@@ -195,7 +195,10 @@ async fn contention_while_a_size_goes_down_keeps_instances_protected_as_if_it_ha
     for side in [Lose::BeforeEffect, Lose::AfterEffect] {
         let scene = Scene::with([group(GROUP, 2)]).await;
         scene.short_of(2).await;
-        scene.world.aws.refuse_next(Operation::SetDesiredCapacity, CONTENTION, side, u32::MAX);
+        // Refusals that follow say nothing of the first.
+        let size = || Which::of(&[Operation::SetDesiredCapacity]);
+        scene.world.aws.trouble(size().times(1), Trouble::Refused(CONTENTION, side));
+        scene.world.aws.trouble(size().lasting(CALL), Trouble::Refused(BUSY, Lose::BeforeEffect));
         assert_eq!(code(&scene.decrease(-2).await), Code::Unavailable);
         tokio::time::sleep(Duration::from_secs(25)).await;
         assert_eq!(scene.protected(), 2, "{side:?}");

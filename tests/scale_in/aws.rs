@@ -517,13 +517,15 @@ async fn a_node_whose_scale_in_is_called_off_is_open_again_only_when_its_termina
 
 #[tokio::test(start_paused = true)]
 async fn descriptions_that_take_seven_seconds_each_hold_no_termination_up_for_long() {
-    let scene = Scene::with(group(3)).await;
-    let machine = scene.first();
+    let scene = Scene::with(group(20)).await;
+    let machines = scene.machines();
     let slow = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(Duration::from_mins(30));
     scene.world.aws.trouble(slow, Trouble::Late(seconds(7)));
-    scene.scale_in(&machine, Cause::Autoscaler).await;
-    scene.pass_some(Duration::from_mins(3)).await;
-    assert_eq!((terminations(&scene.world, &machine).len(), decrements(&scene.world)), (1, 1));
+    for machine in &machines[..15] {
+        scene.scale_in(machine, Cause::Autoscaler).await;
+    }
+    scene.pass_some(seconds(90)).await;
+    assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (15, 15));
 }
 
 /// The machine of a scale-in whose termination was noted, and waits until AWS has answered for another change of the group.

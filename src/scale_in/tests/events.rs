@@ -212,7 +212,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInRefused",
-        "AWS was told to terminate instance i-1 and shows it in a state that this version does not know: it is not told again. Terminate it by hand, or update ebbtide",
+        "AWS was told to terminate instance i-1 and shows it in a state that this version does not know: it is not told again. End it with `aws ec2 terminate-instances`, or update ebbtide",
     ),
     (
         "Normal",
