@@ -202,7 +202,7 @@ impl Aws {
         Ok(())
     }
 
-    /// Sets the group's desired capacity, ignoring cooldown. Retried only if AWS refuses, for 2 s.
+    /// Sets the group's desired capacity, ignoring cooldown. Retried for 2 s, only if AWS answers.
     pub async fn set_desired(&self, group: &GroupName, desired: i32) -> Result<(), AwsError> {
         let call = self
             .autoscaling
@@ -231,7 +231,7 @@ impl Aws {
         match sent.await {
             // Only what it says of the activity is lost.
             Err(error @ AwsError::Unreadable { .. }) => {
-                tracing::warn!(instance = instance.as_str(), error = %chain(&error), "AWS has answered a termination with what cannot be read: it counts as accepted");
+                tracing::warn!(instance = instance.as_str(), error = %chain(&error), "AWS's answer to a termination cannot be read: it counts as accepted");
                 Ok(())
             }
             sent => sent.map(drop),
@@ -299,8 +299,8 @@ impl Aws {
         Ok(())
     }
 
-    /// The group's scaling activities that began at or after `until`, newest first: all, or `at_most` of them, in hundreds, or as many pages of
-    /// them as are `enough`.
+    /// The group's scaling activities that began at or after `until`, newest first: up to `at_most`, rounded up to
+    /// hundreds, or fewer as soon as they are `enough`.
     pub async fn scaling_activities(
         &self,
         group: &GroupName,

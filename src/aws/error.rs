@@ -107,7 +107,7 @@ pub enum AwsError {
         /// What was wrong with those found.
         source: Arc<dyn StdError + Send + Sync>,
     },
-    /// AWS failed. The call may have taken effect, and will take none later.
+    /// AWS failed. The call may have taken effect, but will not do so later.
     #[error("{operation} failed at AWS, and may have taken effect: {code}: {message}")]
     ServerError {
         /// The call.

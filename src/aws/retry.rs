@@ -5,7 +5,7 @@
 //! - Pauses have full jitter, from zero to a doubling bound, so that callers refused together do not return together.
 //!   Source: [Exponential backoff and
 //!   jitter](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
-//! - Idempotent calls are retried after every transient error. A size that is set is set again where AWS has answered: what got no answer may
+//! - Idempotent calls are retried after every transient error. Setting a size is retried only if AWS answered: an unanswered call may
 //!   come late, and undo what was set since. A termination is retried only if AWS has certainly refused it: after a lost answer or
 //!   a 500 it may have taken effect.
 
@@ -99,8 +99,8 @@ impl Patience {
     }
 }
 
-/// Tries until success, a permanent failure or the end of `patience`. Returns the last result; of a call that is repeated though it may have
-/// taken effect, no refusal after such a failure.
+/// Tries until success, a permanent failure or the end of `patience`. Returns the last result, or, if that is a refusal after a failure
+/// that may have set a size, this failure.
 pub(super) async fn tried<T, F>(patience: Patience, mut attempt: impl FnMut() -> F) -> Result<T, AwsError>
 where
     F: Future<Output = Result<T, AwsError>>,

@@ -102,9 +102,9 @@ struct Known {
 #[derive(Clone, Copy, Debug)]
 struct Earlier {
     timeout: Duration,
-    /// It still had it then ...
+    /// When it was last seen ...
     seen: Timestamp,
-    /// ... and no more then.
+    /// ... and first found changed.
     gone: Timestamp,
 }
 
@@ -116,8 +116,8 @@ pub struct TerminatingHooks {
     /// Whether there are others. EKS has one on managed node groups: once an instance is held, EKS drains the node
     /// itself, for at most 15 minutes.
     pub others: bool,
-    /// Whether the time-out of one of the others counts as ABANDON, as AWS has it by default: a group that keeps abandoned instances
-    /// would keep each one that this one's owner forgets.
+    /// Whether a time-out of one of the others counts as ABANDON, AWS's default: a group that keeps abandoned instances would keep each
+    /// one that the hook's owner forgets.
     pub others_abandon: bool,
 }
 
@@ -298,8 +298,8 @@ impl Hooks {
         self.look_up(group, &slot, &mut looked_up).await
     }
 
-    /// The group's hooks, asked for from now on: for when a removed hook would cost workloads. Who waits while AWS is asked
-    /// shares the next answer, or the failure that it waited for, so that any number of callers at once make two calls at most.
+    /// The group's hooks, asked for from now on: for when a removed hook would cost workloads. Callers that wait while AWS is asked share
+    /// the next answer, or the failure they waited for, so that any number of them at once make two calls at most.
     pub async fn of_now(&self, group: &GroupName) -> Result<TerminatingHooks, AwsError> {
         let now = self.clock.now();
         let slot = self.slot(group);
@@ -356,8 +356,8 @@ impl Hooks {
         terminating
     }
 
-    /// The shortest time-out that our hook has had since `since` (`None`: ever), also if it is one that was `noted` of then: AWS goes
-    /// on to hold an instance on the terms on which it began to.
+    /// The shortest time-out that our hook has had since `since` (`None`: ever), or the one `noted` then, if shorter: AWS holds an
+    /// instance on the terms on which it began to.
     pub fn shortest_since(
         &self,
         group: &GroupName,

@@ -97,7 +97,7 @@ impl Snapshot {
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
-    /// Whether both have the same instances in the same places, as far as that is known without a look at each.
+    /// Whether both certainly have the same instances in the same places: they share one map of them.
     #[must_use]
     pub fn has_places_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.by_instance, &other.by_instance)
@@ -165,7 +165,7 @@ pub struct LaunchFailure {
     pub message: String,
     /// Whether capacity or quota is lacking (class 1), so that another group may succeed.
     pub out_of_resources: bool,
-    /// Number of missing instances it explains: for as many launches failed.
+    /// How many missing instances it explains: a launch may be for several.
     pub launches: usize,
 }
 

@@ -238,8 +238,8 @@ impl Selectors {
         (!ours.is_empty() && !named.is_empty()).then(|| named.iter().any(|name| ours.contains(name)))
     }
 
-    /// Whether a group's tags name another cluster and not ours, and nobody has named the group: by `--nodes`, or by a tag that it is selected
-    /// by and that has a cluster's name, unless `--cluster-name` is given.
+    /// Whether a group's tags name another cluster and not ours, and no flag names the group: `--nodes`, or, without `--cluster-name`, a
+    /// cluster's name in a tag that selects it.
     pub fn is_of_another_cluster(&self, group: &AutoScalingGroup) -> bool {
         let names_a_cluster =
             |tag: &TagSelector| tag.tags.keys().any(|key| clusters::in_selector(key).is_some());

@@ -1,11 +1,11 @@
 //! Arithmetic on sizes: what cluster-autoscaler hears, and which changes are allowed. Pure.
 //!
 //! Two sets of instances are subtracted from the desired capacity, both only while AWS still counts them in it:
-//! - those that leave ([`Leaves`]): cluster-autoscaler counts their nodes as deleted, so that the target size and both
-//!   limits are told without them. One that is replaced is subtracted only until its replacement is there, which is the
+//! - those that leave ([`Leaves`]): cluster-autoscaler counts their nodes as deleted, so the target size and both
+//!   limits leave them out. One that is being replaced is subtracted only until its replacement is there, which is the
 //!   node that is to come;
-//! - those that will `decrement`: only these lower the desired capacity when they go, so that the minimum is kept with
-//!   them. What never came is given up with those counted as well that cluster-autoscaler drains itself: their deletion is yet to
+//! - those that will `decrement`: only these lower the desired capacity when they go, so the minimum is kept with
+//!   them. When what never came is given up, nodes that cluster-autoscaler drains itself count too: their deletion is yet to
 //!   come.
 //!
 //! Invariants: nodes leave as a whole batch within the group's minimum or not at all; what never came is given up as far
@@ -100,9 +100,9 @@ pub enum Leaves {
 /// Target size for cluster-autoscaler: desired instances without those that leave. In a weighted group live instances stand for
 /// desired ones.
 ///
-/// A group that launches first (Capacity Rebalancing, an instance maintenance policy) has more than it wants until the one that is
-/// replaced has gone: as many of those are not subtracted. Otherwise the replacement would be no node that is to come, and
-/// another one would be bought for what is evicted.
+/// A group that launches first (Capacity Rebalancing, an instance maintenance policy) has a surplus until the replaced instance has
+/// gone: as many replaced ones are not subtracted. Otherwise the replacement would not count as a node to come, and another would be
+/// bought for the evicted pods.
 pub fn target_size(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) -> i32 {
     let (mut live, mut replaced, mut decremented) = (0, 0, 0);
     for instance in group.live() {
@@ -191,7 +191,7 @@ pub fn keeps_its_nodes(group: &AutoScalingGroup) -> bool {
 /// - The minimum is reduced by the nodes that cluster-autoscaler drains itself, too: it takes those off the target size once more.
 ///   Source: `verifyMinSize` in
 ///   [`unneeded/nodes.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/unneeded/nodes.go).
-/// - A group that may not launch is as small as it is: no minimum of `--nodes` makes room for an IncreaseSize.
+/// - A group that may not launch does not grow: a minimum of `--nodes` above its size makes no room for an IncreaseSize.
 /// - One that may not terminate loses what never came, and nothing else ([`keeps_its_nodes`]): cluster-autoscaler gives up as many as the
 ///   target size is above the minimum. Source: `removeOldUnregisteredNodes` in
 ///   [`static_autoscaler.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/core/static_autoscaler.go).
@@ -234,8 +234,8 @@ pub fn in_instances(group: &AutoScalingGroup) -> Result<(), SizeError> {
 
 /// Desired capacity for up to `delta` more nodes: as many as the maximum has room for, and an error if that is none.
 ///
-/// cluster-autoscaler takes the maximum of the beginning of its loop, and the target size of the middle. Where nodes have begun to leave
-/// in between it asks for more than there is room for; refused, it would buy nothing, and leave the group alone for minutes.
+/// cluster-autoscaler reads the maximum at the beginning of its loop, and the target size in the middle. If nodes begin to leave in
+/// between, it asks for more than there is room for; refused, it would buy nothing, and back the group off for minutes.
 pub fn increased(
     group: &AutoScalingGroup,
     delta: i32,

@@ -14,8 +14,8 @@ use super::book::Failing;
 use super::{Labels, Prices, Source, table};
 use crate::clock::{Clock, elapsed};
 
-/// Registers `ebbtide_prices_age_seconds`, the age of each source's oldest price: what has not been read again shows, whatever else
-/// has been. Of a source that has told nothing, since it could first not be read.
+/// Registers `ebbtide_prices_age_seconds`, the age of each source's oldest price: a price that is not read again shows, whatever
+/// others are. For a source without prices, the time since it could first not be read.
 pub fn register_age(registry: &mut Registry, prices: Arc<Prices>, clock: Clock) {
     registry.register_collector(Box::new(Age { prices, clock }));
 }

@@ -1,8 +1,8 @@
 //! What nodes and pods cost, for cluster-autoscaler's `--expander=price`.
 //!
 //! - Prices are USD per hour, On-Demand or spot, without volumes, traffic and taxes.
-//! - An answer never waits for AWS and never fails for want of data: what AWS told ([`book`]) counts for a week, then the
-//!   built-in [`table`], then what is [`near`], then what a vCPU, a GiB and a GPU cost elsewhere ([`fit`]).
+//! - An answer never waits for AWS, and fails only for an unknown type of unknown size: what AWS told ([`book`]) counts for a
+//!   week, then the built-in [`table`], then what is [`near`], then what a vCPU, a GiB and a GPU cost elsewhere ([`fit`]).
 //! - All of it is pure but [`Prices`], which holds what is known and counts what was asked.
 
 mod age;

@@ -1,6 +1,6 @@
 //! Reads AWS's prices in the background, of the types that the groups launch.
 //!
-//! Whatever fails here is tried again a minute later and harms nothing else: prices that were read before stay in use.
+//! What fails is tried again a minute later (an On-Demand price ten) and harms nothing else: prices read before stay in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

@@ -18,9 +18,9 @@ const OTHER: i32 = 99;
 
 /// A group with its effective limits, and a line about it for people.
 ///
-/// While cluster-autoscaler drains nodes of it, and its launches `have_failed` lately, it does not grow. Those nodes are registered and off
-/// the target size, so that a scale-up by as many seems to have worked at once: no failure would make cluster-autoscaler leave the group
-/// alone, and it would try no other for as long as it drains.
+/// While cluster-autoscaler drains nodes of it and its launches `have_failed` lately, it does not grow. Those nodes are registered but off
+/// the target size, so a scale-up by as many would seem to work at once: no failure would make cluster-autoscaler back the group off, and
+/// it would try no other until the drain ends.
 ///
 /// Source: `updateScaleRequests` and `areThereUpcomingNodesInNodeGroup` of
 /// [`clusterstate.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/clusterstate/clusterstate.go).
@@ -33,9 +33,9 @@ pub fn node_group(group: &Group, have_failed: bool, scale_ins: &dyn ScaleIns) ->
     NodeGroup { id: group.asg.name.to_string(), min_size, max_size, debug: debug(group, scale_ins) }
 }
 
-/// A group as it is told with one of its nodes. cluster-autoscaler drains that if the target size is above the minimum that was told with it,
-/// while it gives up what never came by the minimum of NodeGroups. So a group whose nodes may not leave is told at its minimum here,
-/// however far its size rises before the next loop. So is one with a node in Standby, on which somebody works.
+/// A group as answered for one of its nodes. cluster-autoscaler drains the node if the target size is above the minimum in this answer, but
+/// gives up what never came by the minimum of NodeGroups. So a group whose nodes may not leave is reported at its minimum here,
+/// however far its size rises before the next loop; so is the group of a node in Standby, on which somebody works.
 ///
 /// Source: `verifyMinSize` in
 /// [`unneeded/nodes.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/unneeded/nodes.go),
@@ -84,8 +84,8 @@ fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
 /// worked at once, and a failed launch would go unnoticed. A node that cluster-autoscaler is about to delete belongs to
 /// its group until the DeleteNodes.
 ///
-/// A GPU node without a GPU keeps its group while it leaves, and in Standby: from 1.35 on cluster-autoscaler reckons quotas from all Nodes, looks for the GPUs
-/// of such a one in its group's template, and neither grows nor shrinks any group where it has none.
+/// A GPU node without a GPU keeps its group while it leaves, and in Standby: from 1.35 on cluster-autoscaler reckons quotas from all Nodes,
+/// looks for such a node's GPUs in its group's template and, if it has no group, neither grows nor shrinks any group.
 ///
 /// Sources: `areThereUpcomingNodesInNodeGroup` of cluster-autoscaler's `clusterstate/clusterstate.go`; `calculateUsages` in
 /// [`resourcequotas/usage.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/resourcequotas/usage.go).
@@ -114,8 +114,8 @@ pub fn owner<'a>(
 /// failed launches: as many as those were for, and no more than can be given up, because cluster-autoscaler asks at once to delete
 /// those.
 ///
-/// An instance is listed as its Node spells it: cluster-autoscaler compares the texts, and would have an instance deleted that is
-/// listed otherwise than any Node is registered.
+/// An instance's provider id is spelled as on its Node: cluster-autoscaler compares the texts, and would delete an instance listed under
+/// an id that no Node has.
 pub fn instances(
     group: &Group,
     missing: &[usize],
@@ -152,8 +152,8 @@ fn state(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> I
     }
 }
 
-/// Whether the node is none of its group any more: on its way out, and not in the target size. One that its group has back is in it, though its
-/// record is still there: with fewer nodes than that, cluster-autoscaler would lower the target size in every loop, and do nothing else.
+/// Whether the node no longer belongs to its group: on its way out and off the target size. One that its group has back counts, though its
+/// record is still there: with fewer nodes than the target size, cluster-autoscaler would lower that in every loop, and do nothing else.
 fn is_leaving(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> bool {
     let is_off_the_size = |leaves| matches!(leaves, Leaves::Replaced | Leaves::WithDecrement);
     instance.lifecycle.is_leaving() || is_off_the_size(scale_ins.leaves(&group.asg.name, instance))

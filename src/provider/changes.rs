@@ -1,8 +1,8 @@
 //! The RPCs that change something: IncreaseSize, DecreaseTargetSize, DeleteNodes.
 //!
-//! Each holds the group's lock, unless it only has nodes drained, decides from a fresh description, and updates the snapshot with what AWS
-//! accepted before it returns. The client may cancel at any await: no later step is needed for an earlier one, and where AWS may
-//! have done more than we heard of, a refresh is requested.
+//! Each, unless it only has nodes drained, holds the group's lock and decides from a fresh description; before it returns, the snapshot has
+//! what AWS accepted. The client may cancel at any await: no step depends on a later one, and where AWS may have done more than we heard
+//! of, a refresh is requested.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Provider {
             );
         }
         if larger.is_some() {
-            // For a while, descriptions may go on to say that.
+            // Descriptions may show the lower size for a while.
             self.groups
                 .changed(self.clock.now(), Change::Desired { group: name.clone(), from: described, to });
         }
@@ -92,12 +92,12 @@ impl Provider {
         }
     }
 
-    /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the first requested first: those cluster-autoscaler
-    /// would have deleted next. Those that the minimum keeps, that have come, or that replace others which have just left, stay; that is no error.
+    /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the oldest request first: the next ones that
+    /// cluster-autoscaler would delete. Those that the minimum needs, that have come, or that replace others just gone, stay: no error.
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide = |group: &Group| sizes::decreased(&group.asg, delta, self.decrements(&group.asg.name));
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
-        // The minimum is kept with what is accepted meanwhile.
+        // So that scale-ins accepted meanwhile cannot break the minimum.
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(group)).await?;
         let described = self.describe(deadline, group).await?;
@@ -121,7 +121,7 @@ impl Provider {
         self.give_up(deadline, &lock, &fresh, to, &oldest).await
     }
 
-    /// The name of a group that exists, unless the delta makes no sense: there is a lock for each name that was ever asked for.
+    /// The name of a group that exists, or an error if it does not or the delta makes no sense.
     fn checked(
         &self,
         name: &str,
@@ -185,8 +185,8 @@ impl Provider {
             let fresh = described.group;
             let to = deletion.settle(&fresh, &missing, &*self.scale_ins, &being_terminated)?;
             if deletion.placeholders.len() < named {
-                // AWS has tried again, or the minimum was raised: a refresh takes the errors off, for which cluster-autoscaler asks
-                // for the same in every loop.
+                // AWS has tried again, or the minimum was raised: a refresh removes the errors that make cluster-autoscaler ask again in
+                // every loop.
                 self.groups.refresh_soon();
             }
             if let Some(to) = to {
@@ -198,7 +198,7 @@ impl Provider {
 
         let mut work = self.terminate_all(deadline, lock.size(), deletion.unregistered, &mut failed);
         work.extend(deletion.nodes.into_iter().map(accept));
-        // The minimum is kept with all of them from now on: a node that was drained waits for no termination.
+        // All count against the minimum from now on: the next drained node need not wait for these terminations.
         drop(accepting);
         finish(failed, work).await
     }
@@ -269,7 +269,7 @@ impl Provider {
         Ok(Described { group, larger })
     }
 
-    /// Refuses a size that may be from before another one was set: a lower one, decided from it, could be anything to the group as it is.
+    /// Refuses a description that may be older than the last look: a size lowered from it could be far too low for the group as it is.
     fn refuse_doubtful(&self, described: &Described) -> Result<(), RpcError> {
         let Some(seen) = described.larger else { return Ok(()) };
         self.groups.refresh_soon();
@@ -322,7 +322,7 @@ impl Provider {
         Ok(())
     }
 
-    /// Waits until a scale-in is recorded, which goes on if that takes longer.
+    /// Waits until a scale-in is recorded. If that takes longer, recording goes on.
     async fn accept(
         &self,
         deadline: Deadline,

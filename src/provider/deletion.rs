@@ -1,9 +1,9 @@
 //! What a DeleteNodes call asks for, and whether it may. Pure.
 //!
 //! Invariants: a batch's nodes are accepted or refused as a whole; an instance that leaves already is no error and no work, however often
-//! it is named; no instance that may have a Node is terminated without a drain. What never came, or never registered, goes after the
-//! nodes that cluster-autoscaler drains itself: the last of those would be refused when it is empty. As much of it goes as that and the
-//! minimum allow; cluster-autoscaler, which counts with the minimum alone, asks again for the rest.
+//! it is named; no instance that may have a Node is terminated without a drain. Nodes that cluster-autoscaler drains itself go before what
+//! never came or never registered: else the last such node would be refused once it is empty. Of the rest, as much goes as this and
+//! the minimum allow; cluster-autoscaler, which counts with the minimum alone, asks again for what is left.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ pub struct Deletion {
     pub outliving: Vec<InstanceId>,
     /// Nodes to drain and release.
     pub nodes: Vec<NodeToDrain>,
-    /// Why others without a Node stay that the batch names.
+    /// Why other instances of the batch without a Node stay.
     pub refused: Option<SizeError>,
 }
 
@@ -41,8 +41,8 @@ pub struct NodeToDrain {
 }
 
 impl Deletion {
-    /// Keeps of what has no Node as much as the minimum needs once the nodes have left: instances first, then placeholders. An error if the
-    /// nodes may not all leave.
+    /// Keeps as much of what has no Node as the minimum needs once the nodes have left; instances go before placeholders. An error if
+    /// the nodes may not all leave.
     fn fit_to_minimum(&mut self, asg: &AutoScalingGroup, losses: &Losses<'_>) -> Result<(), SizeError> {
         let nodes: Vec<&InstanceId> = self.nodes.iter().map(|node| &node.instance).collect();
         if !nodes.is_empty() {
@@ -163,7 +163,7 @@ struct Losses<'a> {
 }
 
 impl Losses<'_> {
-    /// Whether it is by this one: its scale-in is accepted, or it is being terminated for another call.
+    /// Whether this instance does: its scale-in is accepted, or another call is terminating it.
     fn are_certain_of(&self, id: &InstanceId) -> bool {
         self.scale_ins.will_decrement(id) || (self.being_terminated)(id)
     }

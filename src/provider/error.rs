@@ -49,7 +49,7 @@ pub enum RpcError {
         /// EC2 instance id.
         instance: String,
     },
-    /// No Node says of which machine of the group it is, and one may be of any: terminating the instance could kill its workloads.
+    /// A Node does not say which of the group's machines it is: terminating the instance could kill its workloads.
     #[error(
         "node {node} has no provider id of AWS, and may be that of instance {instance}: give it the provider id of \
          its machine (kubelet's --provider-id, or the AWS cloud controller); nothing was changed"
@@ -105,7 +105,7 @@ pub enum RpcError {
     Unclear(InstanceId),
     /// Another process may have terminated it a moment ago, and a second termination would take another node with it.
     #[error(
-        "whether instance {0} is being terminated is not known: cluster-autoscaler came to this process less than a minute ago"
+        "whether instance {0} is being terminated is not known: cluster-autoscaler came to this process less than two and a half minutes ago"
     )]
     MayBeTerminated(InstanceId),
     /// Part of a batch failed.
@@ -122,7 +122,7 @@ pub enum RpcError {
     /// A price was asked for and `--prices` is off.
     #[error("prices are not implemented: --prices is off")]
     PricesOff,
-    /// A node has no instance type, and none of our groups.
+    /// A node has neither an instance type with a known price nor a group of ours.
     #[error("node {:?} has neither an instance type whose price is known nor a group", excerpt(.0))]
     NoPrice(String),
     /// A price was asked for without a start or an end.

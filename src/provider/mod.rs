@@ -1,8 +1,8 @@
 //! The gRPC provider: what cluster-autoscaler calls.
 //!
-//! Reads are answered from the snapshot in [`crate::groups`]. For AWS wait size changes, through [`Sizing`], and whoever comes from
-//! another process, for a look (`visits`); for the API server only scale-ins, through [`ScaleIns`](crate::scale_in::ScaleIns). All
-//! end well before the 5 s after which cluster-autoscaler gives up. Nothing here drains a node. Pure functions of the snapshot and the
+//! Reads are answered from the snapshot in [`crate::groups`]. Only size changes ([`Sizing`]) and a cluster-autoscaler that comes from
+//! another process (`visits`) wait for AWS, only scale-ins ([`ScaleIns`](crate::scale_in::ScaleIns)) for the API server. All end well
+//! before the 5 s after which cluster-autoscaler gives up. Nothing here drains a node. Pure functions of the snapshot and the
 //! request decide ([`answers`], [`deletion`], [`options`], [`wire`]); [`service`] and `changes` carry it out.
 //!
 //! Invariants: an RPC that reports a caller's mistake has changed nothing; a change that AWS has accepted shows in the

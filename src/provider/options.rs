@@ -1,8 +1,8 @@
 //! A group's own autoscaling options on top of cluster-autoscaler's defaults. Pure.
 //!
 //! Invariant: an answer with options has every option of the request, because the client takes a missing one for zero.
-//! A group that overrides nothing is answered without options; so is, unless a flag allows it, one whose answer would
-//! set to zero an option that the protocol does not carry.
+//! A group is answered without options if it overrides nothing or, unless a flag allows it, if the answer would set to zero an option
+//! that the protocol does not carry.
 
 use std::time::Duration;
 

@@ -2,16 +2,16 @@
 //!
 //! cluster-autoscaler follows each name: it gives up one that is listed with an error at once, and any other after the
 //! time that a node may take to come. So a name stands for one requested instance:
-//! - names are numbers, given in the order of the requests, beginning at the number of live instances once all that were
-//!   missing have come, and until then never twice. In the loop in which cluster-autoscaler gives one up it may ask for
-//!   another, and takes that for as old as the name is: so none is given again after a size was lowered;
+//! - names are numbers, given in the order of the requests. They restart at the number of live instances once all missing
+//!   ones have come; until then none is given twice. In the loop in which cluster-autoscaler gives one up it may ask for
+//!   another, and would take a reused name to be as old: so none is reused after a size was lowered;
 //! - when an instance comes, the lowest number goes, the oldest request;
 //! - a placeholder that is given up goes by its own number.
 //!
 //! cluster-autoscaler may come to another replica every ten minutes, and follows a name for longer than that. Each replica counts
-//! for itself, but all count by every look at the groups, and so mostly come to the same names. They may differ, until all have
-//! come, where one was given up (another replica takes it for the oldest), where instances left meanwhile between the looks of
-//! one of them, and in a process that has started since. Unknown names count as given up.
+//! for itself, but from every look at the groups, so that their names mostly agree. Until all have come they may differ: if one was
+//! given up (another replica takes it for the oldest), if instances left between two looks of one of them, and in a process that has
+//! started since. Unknown names count as given up.
 //!
 //! A group whose size could not be lowered lists placeholders without errors for a while: with an error
 //! cluster-autoscaler would ask again and again, and after `--max-node-provision-time` end its loop for all groups.
@@ -33,14 +33,14 @@ use crate::k8s::{GroupName, InstanceId};
 /// cluster-autoscaler a log line; several minutes of them in a row make it give up.
 const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 
-/// The same where that may be over at any moment: AWS throttles, or has not answered in time. Until the placeholders bear errors
-/// again, their pods wait for them, and no other group is tried; a few loops without are enough for cluster-autoscaler to begin anew
-/// with its count of minutes.
+/// The same if the reason may pass at any moment: AWS throttles, or has not answered in time. Until the placeholders bear errors
+/// again, their pods wait for them, and no other group is tried; a few loops without errors are enough to restart cluster-autoscaler's
+/// count of minutes.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
-/// How long the replacement of an instance that has left counts as on its way. cluster-autoscaler gives a scale-up up after a quarter of an
-/// hour, and from 1.36 on takes it back whole then, however many of it have come: what is missing beside those is what the group itself has
-/// just asked for. What AWS has capacity for is in the group within seconds.
+/// How long the replacement of an instance that has left counts as on its way. cluster-autoscaler gives up a scale-up after a quarter of an
+/// hour, and from 1.36 on takes all of it back, however many of its instances have come: what is missing beyond that the group itself
+/// has just asked for. Where AWS has capacity, an instance is in the group within seconds.
 ///
 /// Source: `updateScaleRequests` of
 /// [`clusterstate.go`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/clusterstate/clusterstate.go).
@@ -170,7 +170,7 @@ impl Placeholders {
 
     /// A group as it is now, with the numbers of its missing instances, the oldest first, of the first 5,000 at most.
     ///
-    /// It is looked up here, so that nobody counts by an older look after a newer one, as if instances had come once more.
+    /// It is looked up here, so that no older look is counted after a newer one, as if instances had come once more.
     pub fn of<E>(
         &self,
         now: Timestamp,
@@ -184,7 +184,7 @@ impl Placeholders {
         Ok((group, names))
     }
 
-    /// Those of them, the oldest first, that do not replace others which have left so lately that they are on their way.
+    /// The same numbers, the oldest first, without those that replace instances which have just left: they are on their way.
     pub fn not_on_their_way(&self, group: &GroupName, now: Timestamp) -> Vec<usize> {
         let all = self.0.lock();
         let open = all.get(group).into_iter().flat_map(|known| &known.numbers.open);

@@ -202,7 +202,7 @@ impl Provider {
         move |instance| unclear.contains(&instance.id) || self.scale_ins.is_to_decrement(group, instance)
     }
 
-    /// The group's template, or a stand-in: while any group has neither that nor a Node, cluster-autoscaler buys no node for any pod
+    /// The group's template, or a stand-in: while any group has neither a template nor a Node, cluster-autoscaler buys no node for any pod
     /// (1.30 ends its loop).
     ///
     /// Source: `coresMemoryTotal` in
@@ -219,7 +219,7 @@ impl Provider {
                 return Ok(wire::template(&template.encoded));
             }
             if group.template.is_none() {
-                // Within seconds. With one without room, others would be bought meanwhile for the pods that these nodes are for.
+                // It comes within seconds; one without room would have nodes of other groups bought meanwhile for the same pods.
                 return Err(RpcError::NoTemplateYet(id.to_owned()));
             }
         }
@@ -234,7 +234,7 @@ impl Provider {
         self.without_template.lock()
     }
 
-    /// Tells why a group has no template: cluster-autoscaler, which gets one, does not.
+    /// Logs why a group has no template: cluster-autoscaler, given one without room, does not.
     fn tell_why(&self, group: &GroupName, error: &TemplateError) {
         let mut told = self.without_template();
         if let Ok(view) = self.view() {

@@ -9,7 +9,7 @@ use crate::aws::DELIVERED_WITHIN;
 use crate::clock::later;
 use crate::k8s::InstanceId;
 
-/// How long one that AWS has acknowledged is not sent again, however late descriptions are.
+/// How long an acknowledged termination is not sent again, however late descriptions are.
 const DONE_FOR: SignedDuration = SignedDuration::from_mins(6);
 
 /// What is known of a termination.

@@ -1,11 +1,12 @@
-//! When cluster-autoscaler comes to this process from another one, the groups are looked at before it is answered: its Refresh, or, as a
-//! connection may end in the middle of its loop, whatever it asks of sizes first.
+//! When cluster-autoscaler comes to this process from another one, the groups are looked at before it is answered: its Refresh or, as a
+//! connection may end in the middle of a loop, its first question about sizes.
 //!
 //! Discovery has its own poll interval, and knows at once what this process changes: a look for every Refresh would be six a minute. What
-//! another replica has changed it may learn a minute later. Until then a size that cluster-autoscaler has set there would seem not to be
+//! another replica has changed it may learn a minute late. Until then a size that cluster-autoscaler set there would seem not to be
 //! set, and it would set it again.
 //!
-//! What another process has done shows in no description for a while, however late that is asked for, and this one has no memory of it.
+//! What another process has done does not show in descriptions for a while, however late they are asked for, and this one cannot remember
+//! it.
 
 use std::time::Duration;
 
@@ -16,11 +17,11 @@ use super::deadline::{CALL_WITHIN, Deadline};
 use crate::clock::{Clock, elapsed};
 use crate::groups::Groups;
 
-/// It was elsewhere meanwhile, if it has not come for as long as this: three of its loops.
+/// cluster-autoscaler was elsewhere if it has not called for this long: three of its loops.
 const AWAY: Duration = Duration::from_secs(30);
 
-/// For so long after cluster-autoscaler has come from another process, changes that it asked of that one need not show: what was sent when that
-/// one was killed may arrive for [two minutes](crate::aws::DELIVERED_WITHIN), and descriptions may be half a minute old.
+/// For this long after cluster-autoscaler came from another process, changes it asked of that process may not show: what was sent when that
+/// was killed may arrive for [two minutes](crate::aws::DELIVERED_WITHIN), and descriptions may be half a minute old.
 const UNSEEN_FOR: Duration = Duration::from_secs(150);
 
 /// When cluster-autoscaler came.
@@ -57,8 +58,8 @@ impl Visits {
         }
     }
 
-    /// The same of a question about sizes, where cluster-autoscaler has been here before. There are many in a loop: where AWS does not
-    /// answer, they wait for a Refresh's time in all.
+    /// The same for a question about sizes, if cluster-autoscaler has been here before. A loop asks many: if AWS does not answer, together
+    /// they wait no longer than one Refresh.
     pub(super) async fn asked(&self, groups: &Groups, clock: &Clock) {
         let now = clock.now();
         if let Some(came) = self.note(now, false).filter(|came| elapsed(*came, now) < CALL_WITHIN) {
@@ -78,8 +79,8 @@ impl Visits {
         }
     }
 
-    /// Returns when it came from elsewhere, if the groups have not been looked at since. `begins`: by a Refresh, which counts as a visit
-    /// also where it was never here.
+    /// Returns when it came from elsewhere, if the groups have not been looked at since. `begins`: it is a Refresh, which counts as a
+    /// visit even if it was never here.
     fn note(&self, now: Timestamp, begins: bool) -> Option<Timestamp> {
         let mut visit = self.0.lock();
         if visit.last.is_none() && !begins {
@@ -98,8 +99,8 @@ impl Visits {
         visit.unseen
     }
 
-    /// Whether cluster-autoscaler has come from another process so lately that what that did does not show yet. Whoever asks without a
-    /// Refresh or a question about sizes before is a person, not cluster-autoscaler in the middle of its loop.
+    /// Whether cluster-autoscaler came from another process so recently that what that process did may not show yet. A caller without an
+    /// earlier Refresh or question about sizes is a person, not cluster-autoscaler in the middle of its loop.
     pub(super) fn may_be_unseen(&self, now: Timestamp) -> bool {
         elapsed(self.0.lock().came, now) < UNSEEN_FOR
     }

@@ -64,7 +64,7 @@ pub fn moment(new: Option<&prost_types::Timestamp>, old: Option<&LegacyTime>) ->
     }
 }
 
-/// Hours from one moment to another; none if the other is earlier.
+/// Hours from one moment to another: 0 if the other is earlier, `None` if one is missing.
 pub fn hours(start: Option<i128>, end: Option<i128>) -> Option<f64> {
     let nanos_per_hour = 3_600.0 * NANOS_PER_SECOND as f64;
     Some((end? - start?).max(0) as f64 / nanos_per_hour)

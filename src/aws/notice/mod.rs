@@ -1,8 +1,8 @@
 //! What AWS tells of instances that are about to go: messages of EventBridge and of the groups themselves, read from a
 //! queue. Pure data; [`Aws`](super::Aws) receives them.
 //!
-//! A notice is a claim of whoever may write to the queue. It makes the program look sooner and sets deadlines; what it
-//! does to an instance is decided from what AWS shows of it.
+//! A notice is only a claim by whoever may write to the queue. It makes the program look sooner and sets deadlines; what
+//! is done to an instance depends on what AWS shows of it.
 
 mod reading;
 #[cfg(test)]

@@ -15,8 +15,8 @@ use super::{About, Content, News, Notice};
 use crate::clock::{is_plausible, later};
 use crate::k8s::InstanceId;
 
-/// Bytes of the largest message that is read. As JSON values, tiny objects take a hundred times their text. What is read here has
-/// some KiB, and no notification of SNS more than this; a queue lets four times as much in.
+/// Bytes of the largest message that is read. Parsed, tiny objects take a hundred times their text. Messages of
+/// these kinds have some KiB, and no notification of SNS more than this; a queue takes four times as much.
 ///
 /// Source: [Publish](https://docs.aws.amazon.com/sns/latest/api/API_Publish.html).
 const LARGEST_BODY: usize = 256 << 10;
@@ -45,7 +45,7 @@ const BLOCK_WARNING: SignedDuration = SignedDuration::from_mins(10);
 const BLOCK_ENDS_EARLY: SignedDuration = SignedDuration::from_mins(30);
 
 impl Content {
-    /// Reads the body of a message that was `sent` then, which counts where the body has no time that can be read: people write
+    /// Reads a message's body. If it has no time that can be read, the time at which it was `sent` counts: people write
     /// messages too, and a warning must not be lost for that. Texts from the body are quoted, without control characters, and short.
     pub fn read(body: &str, sent: Timestamp) -> Self {
         read(body, sent).unwrap_or_else(Self::Malformed)

@@ -113,7 +113,7 @@ impl Discovery {
         self.launch_metrics.register(registry);
     }
 
-    /// For the installation that records name so.
+    /// For the installation of this name in records.
     #[must_use]
     pub fn of_installation(mut self, installation: Option<String>) -> Self {
         self.installation = installation;
@@ -164,7 +164,7 @@ impl Discovery {
                         tokio::time::sleep_until(requested_refresh(began, Instant::now())).await;
                     };
                     tokio::select! {
-                        // Counted from the beginning of this refresh: what was looked up after the groups puts no instance at risk.
+                        // Counted from the beginning of this refresh: slow look-ups after the groups must put no instance at risk.
                         () = tokio::time::sleep_until(began + pause) => {}
                         () = requested => {}
                         () = self.groups.refresh_wanted_at_once() => {}
@@ -280,9 +280,9 @@ impl Discovery {
         Ok(unselected)
     }
 
-    /// Adds groups that are no longer selected (a person has removed a tag, or given another --cluster-name) and have instances on their
-    /// way out, or held by a hook: those are finished. After a restart the records on Nodes name them. Of such a group, and of one that
-    /// names another cluster by now, only the instances on record count.
+    /// Adds groups that are no longer selected (a person has removed a tag, or given another --cluster-name) but have instances on their
+    /// way out, or held by a hook: those are finished. After a restart, records on Nodes name the groups. Of a group known only so, and of
+    /// one that names another cluster by now, only the instances on record count.
     async fn add_left_behind(
         &self,
         described: &mut BTreeMap<GroupName, AutoScalingGroup>,

@@ -160,10 +160,10 @@ impl Templates {
         Seen { group: Group { asg, options: tags.options, ..Group::default() }, tags, eks }
     }
 
-    /// Makes a group's template. As long as a taint of EKS's is not known, cluster-autoscaler would grow a group for pods that
-    /// cannot use its nodes; what is made without it only stands in while nodes are on their way.
+    /// Makes a group's template. Without EKS's taints, cluster-autoscaler would grow a group for pods that cannot use its
+    /// nodes: a template made before they are known only stands in while nodes are on their way.
     ///
-    /// What nodes have shown is about all that a group launches: while something of that is not known, they teach nothing.
+    /// Nodes teach about everything that a group launches: while some of that is not known, they teach nothing.
     fn template(
         &self,
         seen: &Seen,
@@ -249,7 +249,7 @@ impl Templates {
             tracing::warn!(
                 group = group.as_str(),
                 missing,
-                "the group's template leaves out an override of its mixed instances policy: it says what nodes of the others will be"
+                "the group's template leaves out an override of its mixed instances policy: it describes nodes of the others only"
             );
         }
     }
@@ -267,7 +267,7 @@ impl Templates {
                     device,
                     tag = format!("{}resources/{device}", tags::PREFIX),
                     "the group's nodes have not shown a device that EC2 lists for their type: the template promises it all the same. \
-                     Where it is not to come, the tag with the value 0 takes it off"
+                     If it is not to come, set the tag to 0"
                 );
             }
         }

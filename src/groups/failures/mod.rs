@@ -1,9 +1,9 @@
 //! Why groups cannot launch what they should.
 //!
 //! A group is short while fewer instances live than its desired capacity asks for. Only the scaling activities of such groups
-//! are read, a few groups a refresh, and only those since the present size was set: earlier failures explain nothing. Nor do failures
-//! before a launch that is under way, which is the next try. A try that fails is one activity for all instances that it was for, or one
-//! for each: as many are taken for failed as it was for, and none is given up twice for the same one. Pure; discovery asks AWS.
+//! are read, a few groups a refresh, and only those since the present size was set: earlier failures explain nothing, nor do failures
+//! before a launch that is under way, which is the next try. A failed try is one activity for all its instances, or one for each: as many
+//! count as failed as it was for, and none is given up twice. Pure; discovery asks AWS.
 
 mod cause;
 mod explain;

@@ -1,7 +1,7 @@
 //! Lifecycle hooks that ebbtide manages (`--manage-lifecycle-hooks`): every selected group has our hook, as configured.
 //!
-//! - Only a group that is shown to be this cluster's: by its tags or by name, by what was learned of it, or by a Node of an
-//!   instance. Elsewhere nobody would complete the hook. Before its first Node there is nothing to drain.
+//! - Only groups shown to be this cluster's get it: by tags or name, as grown in this run, by what was learned of them, or by an
+//!   instance's Node. Elsewhere nobody would complete the hook. Before the first Node there is nothing to drain.
 //! - What a group lacks is a function of the last refresh and of [`Hooks`], in [`step`]; this loop makes the calls, and none while
 //!   nothing is lacking.
 //! - Only the leader writes. Two leaders would write the same.
@@ -183,7 +183,7 @@ impl ManagedHooks {
                 due.push((group.asg.instances.is_empty(), step, group.asg.name.clone()));
             }
         }
-        // Those that can lose a node first. Of these, what is put before what is looked up.
+        // Groups with instances first; within either kind, look-ups last.
         due.sort_by_key(|(is_empty, step, name)| (*is_empty, *step == Step::LookUp, name.clone()));
         due.into_iter().take(AT_ONCE).map(|(_, step, name)| (name, step)).collect()
     }
@@ -333,7 +333,7 @@ impl Progress {
 }
 
 impl Attempts {
-    /// Puts the next call off after one without effect. For how long that has been so, if it is to be told.
+    /// Puts the next call off after one without effect. Returns how long that has been so, if that is to be told.
     fn failed(&mut self, now: Timestamp) -> Option<Duration> {
         let lasted = self.outage.failed();
         self.pause(now, backoff(self.outage.failures(), FIRST_RETRY, LONGEST_RETRY));

@@ -3,10 +3,10 @@
 //! - Retention comes before the hook: it decides the hook's default result. Where it cannot be had, the hook comes all the same.
 //! - The default result is ABANDON only where the group keeps abandoned instances. Elsewhere it would save nothing, and skip the
 //!   hooks of others that still hold the instance.
-//! - Hooks of others are left alone: two hooks hold an instance until both are done. But where the time-out of another one counts as ABANDON
-//!   nothing is retained: whom its owner forgets, the group would keep, hold again when it is ended, and keep again.
-//! - The time-out of a hook that is there changes only while it holds nothing: AWS holds an instance on the terms on which it began
-//!   to, and who drains it would go by the new ones.
+//! - Hooks of others are left alone: two hooks hold an instance until both are done. But if a time-out of another's counts as ABANDON,
+//!   nothing is retained: an instance that its owner forgets would be kept, held again when it is ended, and kept again.
+//! - The time-out of an existing hook changes only while it holds nothing: AWS holds an instance on the terms on which it began
+//!   to, and its drain would go by the new ones.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //! moment costs none of them, and released once Auto Scaling has acted on the size.
 //!
 //! - AWS accepts a lower size at once and acts on it later, so protection outlasts the call. If an instance launches in
-//!   between, the size is raised again, to what it was at most: a group that launches before it terminates has more for a while. After a
-//!   restart that is not known, and nothing is raised.
+//!   between, the size is raised again, to its old value at most: a group that launches before it terminates has more for a while. After a
+//!   restart the old value is not known, and nothing is raised.
 //! - An instance has the tag [`PROTECTION_TAG`] from before it is protected until after it is released. By the tag the next run
 //!   finds what a killed one has left. Tags older than a day do not count: whoever may tag instances could strip protection with them.
 //! - Only instances with the tag, or protected by this process, are released; others are somebody else's, and so are tagged
@@ -69,8 +69,8 @@ enum Released {
     All,
 }
 
-/// By then a size is set that was decided, or not any more, as where this process, or its whole machine, was stopped meanwhile: another
-/// may have led since.
+/// Longest time from deciding a size to setting it: if this process, or its whole machine, was stopped in between, another may have led
+/// since.
 const SET_WITHIN: Duration = Duration::from_secs(20);
 
 /// Another change of a size is in the way, as far as is known.
@@ -173,9 +173,8 @@ impl Protection {
         self.pending.notify();
     }
 
-    /// Turns protection of instances on or off. AWS refuses that of all of them for one that leaves, and names it: then the group is
-    /// described once more, which is returned, and those are asked for that stay. What is refused again for an instance may work a little
-    /// later.
+    /// Turns protection of instances on or off. If one is leaving, AWS refuses the whole call and names it: then the group is described
+    /// again, the call repeated for those that stay, and the description returned. A second such refusal counts as one that may pass.
     async fn protect(
         &self,
         group: &GroupName,
@@ -270,7 +269,7 @@ impl Protection {
     }
 
     /// Raises the size, if it is still the one we set, to the number of live instances: one launched after we lowered it. Not above what
-    /// it was before: whoever comes beyond that comes in place of one that still is to go, and the group would never be rid of one too many.
+    /// it was before: any instance beyond that replaces one that is still to go, and the group would keep one too many for good.
     /// Returns whether live ≤ desired.
     async fn raise(&self, seen: &AutoScalingGroup, pending: &PendingRelease) -> Result<bool, AwsError> {
         let live = |group: &AutoScalingGroup| group.live().count() as i32;

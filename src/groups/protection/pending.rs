@@ -41,7 +41,7 @@ pub(super) struct PendingRelease {
     pub(super) tagged: bool,
     /// The size that was set.
     pub(super) size: Option<i32>,
-    /// The largest that was lowered while these were held: more were never wanted. Known if `size` is.
+    /// The largest size lowered while these were held: more were never wanted. Known if `size` is.
     pub(super) from: Option<i32>,
     /// When it was set or may have been set.
     since: Instant,
@@ -68,7 +68,7 @@ impl PendingRelease {
 }
 
 impl PendingReleases {
-    /// Adds instances of a group whose size is set now, if that is certain from one to another.
+    /// Adds instances of a group whose size is set now; `sizes`: from what to what, if known.
     pub(super) fn add(
         &self,
         group: &GroupName,

@@ -55,10 +55,10 @@ pub enum Change {
 }
 
 impl Change {
-    /// What others did to the group since it was `seen`, by a description that is `fresh`. A snapshot needs it because a change of ours is
-    /// applied to it only if the size matches the one the change started from, and because a termination that another task of ours
-    /// is about to report must not lower the size twice. A smaller size [in doubt](size_in_doubt) is not learned: for half a minute it would
-    /// turn every description of the larger one back.
+    /// What others did to the group since `view`, by the description `fresh`. The snapshot needs it because a change of ours is
+    /// applied only to the size it started from, and because a termination that another task of ours is about to report must not lower the
+    /// size twice. A smaller size [in doubt](size_in_doubt) is not learned: for half a minute it would override every description of the
+    /// larger one.
     pub(super) fn learned(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Vec<Self> {
         let Some(seen) = view.groups.get(&fresh.name).map(|seen| &seen.asg) else { return Vec::new() };
         let group = || seen.name.clone();
@@ -98,8 +98,8 @@ struct Accepted {
 }
 
 impl Accepted {
-    /// Whether a description is of this size or a later one, as far as the raised one is concerned: it has at least that, less what lived
-    /// before and does not any more, which may have taken the size down since.
+    /// Whether a description shows this raised size or a later one: it has at least that size, less the instances that lived before and no
+    /// longer do, which may have lowered it since.
     fn is_seen_in(&self, base: &Snapshot) -> bool {
         let Change::Desired { to, group, .. } = &self.change else { return false };
         let lives = |id: &InstanceId| base.instance(id).is_some_and(|(_, found)| found.lifecycle.is_live());
@@ -215,9 +215,9 @@ impl Changes {
     }
 }
 
-/// Applies the changes of this group that it does not show yet. Sizes follow each other, so the last one counts whichever of
-/// them is shown. A termination that is shown shows every size set before it, also one by another replica or a person: whatever was
-/// live when the size was set and is now on its way out, where the size fits to that.
+/// Applies the changes that this group does not show yet. Sizes follow each other, so the last one counts whichever of
+/// them is shown. A termination that is shown, also one by another replica or a person, shows every size set before it: an instance
+/// live when the size was set is on its way out, and the described size fits that.
 fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
     let is_of_group = |accepted: &&&Accepted| {
         *accepted.change.group() == *group.asg.name && !accepted.is_of_a_predecessor(group)
@@ -281,8 +281,8 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
     }
 }
 
-/// The size that the group has in `view`, if the description `fresh`, asked for at `now`, may be older than that: its size is lower, and by more
-/// than the instances that it shows on their way out and the view does not. Those would prove it newer.
+/// The group's size in `view`, if the description `fresh`, asked for at `now`, may be older: its size is lower, by more than the instances
+/// that it shows on their way out and the view does not. Those would prove it newer.
 pub fn size_in_doubt(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Option<i32> {
     let seen = view.groups.get(&fresh.name).map(|seen| &seen.asg).filter(|seen| !fresh.is_another(seen))?;
     let is_young = elapsed(view.taken_at, now) < SHOWN_WITHIN;

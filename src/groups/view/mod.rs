@@ -103,8 +103,8 @@ impl Groups {
         self.take(&mut seen, snapshot);
     }
 
-    /// Publishes sizes and lifecycle states before templates are looked up, which stay as they were: an instance held by a hook
-    /// must not wait for templates. Returns what it published, without changes of ours.
+    /// Publishes sizes and lifecycle states with the templates of before: an instance held by a hook must not wait until templates are
+    /// looked up. Returns what it published, without changes of ours.
     pub fn publish_states(&self, mut states: Snapshot) -> Arc<Snapshot> {
         let mut seen = self.seen.lock();
         states.is_complete = seen.base.as_ref().is_some_and(|base| base.is_complete);
@@ -156,12 +156,12 @@ impl Groups {
         seen.changes.laid_over_group(newer.unwrap_or(asg), now)
     }
 
-    /// Locks a group to change its size. Only for groups that exist: there is a lock for each name that was ever asked for.
+    /// Locks a group to change its size.
     pub async fn lock(&self, group: &GroupName) -> GroupLock {
         self.locks.of(group).await
     }
 
-    /// Locks a group to change the protection of its instances. Taken before [`Groups::lock`] where both are: who raises a size does not
+    /// Locks a group to change the protection of its instances. Taken before [`Groups::lock`] if both are needed: raising a size does not
     /// wait for it.
     pub(super) async fn lock_protection(&self, group: &GroupName) -> GroupLock {
         self.protection.of(group).await
@@ -172,9 +172,9 @@ impl Groups {
         LowerLock { protection: self.lock_protection(group).await, size: self.lock(group).await }
     }
 
-    /// Locks a group to accept scale-ins of its nodes, or to give up what never came: both are held against the group's minimum. It is held
-    /// only while that is decided: what is accepted counts from then on, so that the next drained node need not wait until this one's record
-    /// is written or its instance terminated. Taken before the other locks.
+    /// Locks a group to accept scale-ins of its nodes, or to give up what never came: both count against the group's minimum. Held only for
+    /// the decision: what is accepted counts from then on, so the next drained node need not wait until this one's record is written or its
+    /// instance terminated. Taken before the other locks.
     pub async fn accepting(&self, group: &GroupName) -> GroupLock {
         self.accepting.of(group).await
     }

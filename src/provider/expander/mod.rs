@@ -1,11 +1,11 @@
 //! The gRPC expander: of the groups that cluster-autoscaler could grow, those that it should (`--expander=grpc`).
 //!
 //! cluster-autoscaler knows what fits; AWS knows what a node costs, which capacity has just been refused, which machines it takes
-//! back, and where the others are. [`standing`] reads that off memory, [`policy`] decides, pure, and [`service`] answers: one call a
-//! scale-up, and none to AWS. [`events`] tells of it afterwards. It is advice: whatever goes wrong, all options come back, and cluster-autoscaler's next expander
-//! decides.
+//! back, and where the others are. [`standing`] reads that from memory, [`policy`] (pure) decides, and [`service`] answers: one call a
+//! scale-up, and none to AWS. [`events`] publishes the choice afterwards. It is advice: whatever goes wrong, all options come back, and
+//! cluster-autoscaler's next expander decides.
 //!
-//! Whoever reaches its address may ask, so that what a question takes is bounded: [`questions`] has few at once, and [`codec`] refuses one
+//! Whoever reaches its address may ask, so what a question costs is bounded: [`questions`] takes few at once, and [`codec`] refuses one
 //! that is many times as large in memory as on the wire.
 
 pub mod codec;

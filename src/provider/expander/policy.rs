@@ -142,7 +142,7 @@ pub fn choose(policy: &Policy, options: &[Standing]) -> Choice {
     let mut choice = Choice { best: (0..options.len()).collect(), decided: Vec::new() };
     for rule in &policy.0 {
         let of = |&at: &usize| rule.criterion.of(&options[at]).filter(|value| value.is_finite());
-        // What is not known of one group is held against nobody where it is known of none.
+        // A criterion that is known of no option excludes none.
         let Some(least) = choice.best.iter().filter_map(of).min_by(f64::total_cmp) else { continue };
         let most = least + least.abs() * rule.tolerance;
         let before = choice.best.len();

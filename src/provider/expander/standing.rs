@@ -12,8 +12,8 @@ use crate::groups::{Group, Snapshot};
 use crate::k8s::GroupName;
 use crate::prices::node::{PricedNode, labels, template};
 
-/// How long capacity that was refused is taken for not there. cluster-autoscaler leaves the group alone for five minutes at first, and
-/// up to thirty; what it must not do meanwhile is to try the next group with the same type in the same zone.
+/// How long refused capacity counts as missing. cluster-autoscaler backs the group off for five minutes at first, and up to thirty;
+/// meanwhile it must not try the next group with the same type in the same zone.
 const REFUSED_FOR: Duration = Duration::from_mins(15);
 
 /// An option of cluster-autoscaler's, with what is known of its group.
@@ -119,8 +119,8 @@ pub fn standings(options: &[Offered], known: &Known<'_>) -> Vec<Standing> {
     options.iter().zip(&names).map(standing).collect()
 }
 
-/// All that a group can launch: instance type, zone, and whether as a spot instance. Nothing where not all of it is known: which types have
-/// the attributes that a group asks for changes, and a launch template of an override's own names another type.
+/// All that a group can launch: instance type, zone, and whether as a spot instance. Empty unless all of it is known: the types that match
+/// a group's attributes change, and an override's own launch template may name another type.
 fn offers(group: &Group, next: &PricedNode<'_>) -> BTreeSet<(String, String, bool)> {
     let overrides = &group.asg.launch.overrides;
     let types: Option<BTreeSet<&str>> = if overrides.is_empty() {

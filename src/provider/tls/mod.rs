@@ -1,11 +1,11 @@
 //! TLS: the server's certificate and, except for the expander (its clients show none), the client authorities and their revocation
 //! lists, reread when their files change.
 //!
-//! Invariants: where there is an authority, only clients with a certificate of the client authority that has an allowed name and is not
-//! revoked get past the handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes
-//! nothing, what was read last stays in use. Unusable is also what is for another use: with it every handshake would fail, and only
-//! clients would say why. What has expired or is not valid yet is told and used all the same: without cluster-autoscaler's calls
-//! nodes are held and drained on, without a process they are not.
+//! Invariants: with a client authority, only clients whose certificate it has signed, with an allowed name and not revoked, get past the
+//! handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes nothing: what was read last stays
+//! in use. A certificate for another use is unusable too: every handshake would fail, and only clients would say why. What has
+//! expired or is not valid yet is reported and used all the same: without cluster-autoscaler's calls nodes are still held and drained,
+//! without a process they are not.
 
 mod certificate;
 mod clients;
@@ -136,12 +136,12 @@ const WARN_BEFORE: Duration = Duration::from_hours(14 * 24);
 pub(super) struct Ends {
     /// The first thing in it: something to look at, though connections may go on without.
     pub(super) first: Timestamp,
-    /// What connections need of it: the server's own certificate (an intermediate may be one that its chain does without), the last
-    /// authority. Of lists the first: nothing ends with them, but clients that were revoked since are let in.
+    /// When connections fail: the end of the server's own certificate (its chain may do without an intermediate), or of the last
+    /// authority. Of lists the first: connections go on, but clients revoked since are let in.
     pub(super) needed: Timestamp,
 }
 
-/// Whether it is time to tell of this end. A list is for days, and put anew shortly before its end: it is told of once it is over.
+/// Whether to warn of this end now. A revocation list is valid for days and renewed shortly before: warned of only once it is over.
 pub(super) fn is_near(file: TlsFile, end: Timestamp, now: Timestamp) -> bool {
     match file {
         TlsFile::ClientCrl => end <= now,

@@ -9,7 +9,7 @@
 //!   taints) is not learned.
 //! - Taints are those that nodes have from registration. After the first settled nodes they only become fewer: else a
 //!   taint put on by hand would stay, and keep the group's pods from scaling it from zero.
-//! - Nodes do not teach what EKS says. EKS's last answer is kept, for a start without EKS, also of a group that never had a node.
+//! - What EKS says is not learned from nodes. Its last answer is kept for a start without EKS, even if the group never had a node.
 
 pub mod config_map;
 mod merge;
@@ -190,7 +190,7 @@ impl Learned {
         sort(&mut self.taints);
     }
 
-    /// Forgets what nodes of types have shown that are launched no more: beside it, what those of other types show would seem to differ.
+    /// Forgets what nodes of types that are no longer launched have shown: nodes of other types would seem to differ from it.
     fn forget_labels(&mut self) {
         let of_eks = self.answer_of_eks();
         (self.labels, self.taints) = (of_eks.labels.into_iter().collect(), of_eks.taints);
@@ -287,8 +287,8 @@ impl Learned {
     }
 }
 
-/// Whether a group that launches these types now launches this one no more. What is no EC2 type's name (k3s labels its nodes so) tells
-/// of none.
+/// Whether a group that now launches these types no longer launches this one. A name that is no EC2 type's (as k3s labels nodes) tells
+/// nothing.
 fn is_past(name: &str, types: &[&str]) -> bool {
     !types.is_empty() && name.contains('.') && !types.contains(&name)
 }

@@ -18,7 +18,7 @@ use crate::clock::elapsed;
 use crate::cluster::{NodeView, Nodes};
 use crate::k8s::GroupName;
 
-/// How long it is kept what is learned of a group that no refresh shows: a tag that was taken off or mistyped, here or in a flag, is put
+/// How long what is learned of a group is kept while no refresh shows it: a tag that was removed or mistyped, there or in a flag, is put
 /// right within days, and nothing would teach it again of a group at zero.
 const KEPT_FOR: Duration = Duration::from_hours(7 * 24);
 
