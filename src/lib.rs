@@ -13,19 +13,19 @@
 //! What the layout keeps apart:
 //! - Decisions are functions of (what is known, now) that return data: [`scale_in::plan`], [`groups::sizes`],
 //!   [`template`], [`provider::deletion`]. Clocks, networks and tasks live around them.
-//! - RPCs read memory and write records. None drains. Those that change a size wait for AWS, and so do, for 3 s at most, the first
-//!   questions after cluster-autoscaler was elsewhere.
+//! - RPCs read memory and write records; none drains. Those that change a size wait for AWS; so do, for 3 s at most, the first ones
+//!   after cluster-autoscaler was with another replica.
 //! - State lives where it survives us: in AWS (desired capacity, lifecycle state, the tag on an instance that is
 //!   protected for a moment) and on the Node (annotation). The program can be killed at any instruction and started
-//!   again elsewhere. What real Nodes have taught of templates is in a ConfigMap, and can be lost without harm.
-//! - What must be done is found by looking at Nodes and groups; a message only makes it sooner.
+//!   again elsewhere. What real Nodes have taught about templates is kept in a ConfigMap, and can be lost without harm.
+//! - What must be done is found by looking at Nodes and groups; a message only makes that happen sooner.
 //! - [`aws`] and [`cluster`] are thin adapters. [`sim`] has worlds that answer the same requests; what differs is the
 //!   endpoint, never the code.
 //! - [`app`] puts it together, [`config`] reads the flags, [`admin`], [`commands`] and [`telemetry`] let people look in.
 //!
-//! The floors of the house. A room imports only from floors below its own; of two on one floor, `main` imports `sim`, `app`
-//! and `commands` import `config`, `dry_run` imports `clock`. No files of a room need each other in a circle, outside `sim`.
-//! `tests/floors` reads this table and every import.
+//! The layers, as the floors of a house. A room imports only from floors below its own, except that `main` imports `sim`, `app` and
+//! `commands` import `config`, and `dry_run` imports `clock`. Outside `sim`, files of a room never need each other in a circle.
+//! `tests/floors` checks every import against this table.
 //!
 //! | floor | rooms | what they are for |
 //! | --- | --- | --- |

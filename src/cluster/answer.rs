@@ -12,7 +12,7 @@ use crate::telemetry::cut;
 /// Longest wait for the list of a node's pods.
 const LISTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Longest wait for the answer to a read, an Event or the Lease. A healthy API server takes milliseconds, one that is starting a few
+/// Longest wait for the answer to a read, an Event, the Lease, a ConfigMap or an access review. A healthy API server takes milliseconds, one that is starting a few
 /// seconds.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 

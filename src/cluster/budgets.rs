@@ -114,7 +114,7 @@ impl Project<Seen<VolumeAttachment>> for Attachment {
 }
 
 impl Store<Attachment> {
-    /// How many volumes are attached to each node.
+    /// How many volumes are attached to a node.
     pub fn count_on(&self, node: &str) -> usize {
         self.count(|attachment| attachment.node == node)
     }

@@ -46,8 +46,8 @@ const LETS_OTHERS: SignedDuration = SignedDuration::from_secs(5);
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Longest wait for an answer: half of [`TRUST`], as client-go's. Where an admission webhook hangs and is passed over then, every write
-/// takes its whole time-out, and two in a row must fit: whatever lets the controllers of Kubernetes lead lets us.
+/// Longest wait for an answer: half of [`TRUST`], as in client-go. Where an admission webhook hangs and is then ignored, every write takes
+/// its whole time-out, and two in a row must fit: wherever Kubernetes' own controllers can lead, we can.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// Upper bound for the duration in another holder's Lease, which anybody with the right may write.

@@ -1,4 +1,4 @@
-//! Lists of what the commands for people look at once. The program itself goes by its watches.
+//! Lists for the commands that people run. The program itself goes by its watches, and lists only the pods of a node before its release.
 //!
 //! Nodes and pods are read in pages, and reduced page by page: people run these commands in the container of a `serve`, whose
 //! memory they share.

@@ -1,8 +1,8 @@
 //! Thin adapter to the Kubernetes API: the few calls a scale-in makes, and the watches that feed it.
 //!
-//! Invariants: every call has a time-out; the program itself reads pods through watches only, and the commands for people
-//! list them once (`lists`); evictions and deletions have the pod's UID as a precondition. The answers to an eviction are
-//! told apart here and nowhere else, by the documented codes and causes.
+//! Invariants: every call has a time-out; the program itself watches pods, and lists only those of a node before its release, while the
+//! commands for people list them once (`lists`); evictions and deletions have the pod's UID as a precondition. The answers to an eviction
+//! are told apart here and nowhere else, by the documented codes and causes.
 
 mod answer;
 mod budgets;

@@ -47,9 +47,9 @@ struct Inner {
     by_name: BTreeMap<NodeName, Arc<NodeView>>,
     /// More than one Node if a kubelet came back under another name, or if somebody made a Node up.
     by_instance: HashMap<InstanceId, BTreeSet<NodeName>>,
-    /// Nodes that are not heard of, though nobody has shut their machines down, and since when ...
+    /// Silent Nodes whose machines nobody has shut down, and since when ...
     silent: BTreeSet<(Timestamp, NodeName)>,
-    /// ... and how many are of machines that somebody has, as a warm pool does.
+    /// ... and how many are of machines that somebody has shut down, such as a warm pool.
     off: usize,
     /// Instances with a Node that is marked to go.
     marked: BTreeSet<InstanceId>,
@@ -117,9 +117,9 @@ impl Nodes {
         nodes.min_by_key(|node| own_first(node))?.provider_id()
     }
 
-    /// Whether most Nodes are not heard of, three at least: rather the API server's trouble than theirs. Kubernetes' own node lifecycle
-    /// controller evicts at a low rate then, or nobody. Those that fell silent by `then` say nothing: their machines have gone, and
-    /// nobody deletes them. A moment of the API server's.
+    /// Whether most Nodes, and at least three, are silent: that is the API server's trouble rather than theirs. Kubernetes' own node
+    /// lifecycle controller then evicts at a low rate, or not at all. Nodes that fell silent by `then`, by the API server's clock, do not
+    /// count: their machines are gone, and nobody has deleted them.
     ///
     /// Source: [`--unhealthy-zone-threshold`](https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction), 55 %.
     pub fn are_mostly_silent(&self, then: Timestamp) -> bool {

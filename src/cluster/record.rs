@@ -3,8 +3,8 @@
 //! Any run that finds it carries on from it. Each write has the Node's resource version as a precondition: of two writers,
 //! one loses and looks again.
 //!
-//! A newer version may say more. Where two of them work side by side, or one is taken back, a word that this one does not know must not end
-//! the scale-in, and fields that it does not know stay in the record.
+//! A newer version may say more. While two versions run side by side, or after a rollback, a word that this version does not know must not
+//! end the scale-in, and fields that it does not know stay in the record.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -147,8 +147,7 @@ pub struct Record {
     /// When AWS ends the machine, whatever anybody does; `None`: no notice says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
-    /// When its limit came closer, if that was after it was asked for: workloads and DaemonSet pods share what is left
-    /// from then.
+    /// When its limit was moved closer, if that was after the request: workloads and DaemonSet pods share what is left from then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_since: Option<Timestamp>,
     /// How it is given back.
@@ -172,7 +171,7 @@ pub struct Record {
     pub more: BTreeMap<String, Value>,
 }
 
-/// A record is no longer than this, but for what somebody else has added to it.
+/// A longer record loses its unknown fields: without what somebody else has added, none is longer.
 const LENGTH: usize = 4096;
 
 impl Record {
@@ -225,7 +224,7 @@ impl Record {
         Self { phase, phase_since: now, empty_since, ..self.clone() }
     }
 
-    /// The record by a clock that is `by` ahead.
+    /// The record with its moments moved to a clock that is `by` ahead.
     #[must_use]
     pub fn moved(&self, by: SignedDuration) -> Self {
         let moved = |moment| later(moment, by);
@@ -360,8 +359,8 @@ pub fn read(value: &str) -> Written {
     }
 }
 
-/// The record of a newer version, with words that this one does not know. In their place: another cause limits no more than a person's; in
-/// another phase the pods are looked at anew; however the instance was to go, its node leaves.
+/// The record of a newer version, with known words in place of those that this one does not know: an unknown cause is to limit no more than
+/// a person's, in an unknown phase the pods are looked at anew, and whatever the release, the node leaves.
 fn newer(text: &str) -> Option<Record> {
     let mut record = serde_json::from_str(text).ok()?;
     known::<Cause>(&mut record, "cause", Cause::Operator.as_str());

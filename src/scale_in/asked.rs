@@ -13,11 +13,11 @@ use crate::cluster::{Answer, BudgetSeen};
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
 const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
-/// The same after many refusals by a budget that is watched: when it has room, the pod is tried at once. Hundreds of nodes whose budgets have
-/// none for hours are to cost the API server less than a `kubectl drain` of each.
+/// The longest that this pause grows to where the budget is watched: when it has room, the pod is tried at once. Hundreds of nodes that are
+/// blocked for hours should cost the API server less than a `kubectl drain` of each.
 const BLOCKED_FOR_LONG: SignedDuration = SignedDuration::from_secs(30);
 
-/// After this many answers 429 in a row that name no budget, it is a webhook that says so for ever: flow control lets a request in within
+/// This many answers 429 in a row that name no budget come from a webhook that will never give in: flow control lets a request in within
 /// fewer tries.
 const PUT_OFF_FOR_EVER_AFTER: u32 = 3;
 
@@ -31,7 +31,7 @@ pub struct Refusal {
     pub budgets: Vec<BudgetSeen>,
     /// The answer, for people.
     pub text: String,
-    /// Who did not let it.
+    /// What prevented the eviction.
     pub by: Obstacle,
 }
 
@@ -59,9 +59,9 @@ pub struct Asked {
     pub to_go: Option<Timestamp>,
     /// Why it was not evicted.
     pub refusal: Option<Refusal>,
-    /// How often it was put off in a row.
+    /// How often in a row it was put off.
     put_off: u32,
-    /// The phases in which an Event has told of its end.
+    /// The phases in which an Event has said that it goes.
     told: BTreeSet<Phase>,
 }
 
@@ -77,12 +77,12 @@ impl Asked {
         told: BTreeSet::new(),
     };
 
-    /// Whether it was put off more often in a row than flow control does it.
+    /// Whether it was put off more often in a row than flow control ever does.
     pub fn is_put_off_for_ever(&self) -> bool {
         self.put_off >= PUT_OFF_FOR_EVER_AFTER
     }
 
-    /// Notes that an Event tells of its end in this phase. Returns whether it is the first.
+    /// Notes that an Event says in this phase that it goes. Returns whether that Event is the first in the phase.
     pub fn tell_in(&mut self, phase: Phase) -> bool {
         self.told.insert(phase)
     }
@@ -99,14 +99,14 @@ impl Asked {
                 return self.eviction.worked(now);
             }
             Answer::GoingAnyway => {
-                // Whoever deletes the namespace asks it some time: nobody has yet.
+                // Whoever deletes the namespace will ask the pod to go, but has not yet.
                 self.refusal = None;
                 return self.eviction.put_off(now, GOING_ANYWAY);
             }
             Answer::Busy(pause, text) => {
                 self.put_off += 1;
                 if !self.is_put_off_for_ever() {
-                    // As long as it says. What is known of the pod beside that stands, but the room that we saw is taken.
+                    // Wait as long as the answer says. An earlier refusal stands, but the room that its budgets seemed to have is taken.
                     if let Some(refusal) = &mut self.refusal {
                         refusal.budgets = budgets;
                     } else {

@@ -1,17 +1,16 @@
 //! What is believed of a record: whoever may annotate a Node can write one. Pure.
 //!
-//! - What this worker wrote is believed, and so is what another run of ebbtide wrote as far as it can tell: what it finds after a restart, and
-//!   what is written while another process leads or this one is a dry run.
-//! - What somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or
-//!   makes a deadline pass. Another replica that accepts a scale-in writes nothing else.
-//!   Unless its cause is cluster-autoscaler, it counts as a request.
+//! - Believed: what this worker wrote, and, as far as can be told, what another run of ebbtide wrote. That is what is found after a
+//!   restart, and what is written while another process leads or this one is a dry run.
+//! - A record that somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or makes a
+//!   deadline pass. Another replica that accepts a scale-in writes nothing else.
+//!   With no record before it, it counts as a request, unless its cause is cluster-autoscaler.
 //! - A request over a record changes nothing: the scale-in is under way.
-//! - That AWS ends the machine at some moment, and when AWS was told to terminate it, outlive the record that says so: no annotation takes
-//!   that back.
-//! - A moment in the future counts as now: it stands for something that has happened. And what another run writes was not before this one saw
-//!   it missing: the clocks of two machines differ.
+//! - When AWS ends the machine, and when AWS was told to terminate it, outlive the record that says so: no annotation takes that back.
+//! - A moment in the future counts as now: it stands for something that has happened. And nothing that another run writes happened
+//!   before this one saw it missing: the clocks of two machines differ.
 //!
-//! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
+//! Deadlines are computed in [`super::limit`] from options, hook and notices, whatever limit the record claims.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -26,11 +25,11 @@ use crate::k8s::InstanceId;
 /// How far back somebody else's record may date its request: the time it takes from the API server to us.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(5);
 
-/// If another run's record is first shown longer than this after the moment that it carries, by a watch that showed what was before, that
+/// A watch that has shown what was before shows another run's record within this time. If a moment in the record is further back, that
 /// run's clock is behind.
 const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
-/// As many of our own writes are remembered: more than can be on their way to the API server at once.
+/// How many of our own writes are remembered: more than can be on their way to the API server at once.
 const ON_THEIR_WAY: usize = 32;
 
 /// A Node's annotation, and what is believed of it.
@@ -46,13 +45,13 @@ pub struct Claims {
     told_termination: Option<(InstanceId, Timestamp)>,
     /// What has been put on the Node for its scale-in.
     marks: BTreeSet<Mark>,
-    /// The deadline that an earlier run wrote, unless AWS ends the machine then, which may be called off.
+    /// The deadline that an earlier run wrote, unless it is AWS's end of the machine, which may be called off.
     inherited: Option<Timestamp>,
-    /// Whether somebody who is no run of ebbtide has written the annotation, as far as it can be told.
+    /// Whether the annotation was written, as far as can be told, by somebody other than a run of ebbtide.
     is_somebodys: bool,
     /// The record that somebody has taken off, or written something else over.
     overruled: Option<Record>,
-    /// Whether that was written over it, with no time between in which it was off.
+    /// Whether something was written straight over it, rather than after it had been taken off.
     is_written_over: bool,
 }
 
@@ -81,7 +80,8 @@ impl Claims {
             self.overruled = None;
         }
         self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
-        // A record says when, and of which instance: a kubelet may have adopted the Node of another. Unless it was written over the one that did.
+        // A record says when, and for which instance (a kubelet may have adopted another's Node), unless it was written over the one that
+        // did.
         let is_silent = |record: &Record| {
             record.terminate_at.is_none() && node.instance.as_ref() == Some(&record.instance)
         };
@@ -118,7 +118,8 @@ impl Claims {
             {
                 record::unreadable(written.text())
             }
-            // A newer version's is known by its having begun, or by its installation: to a person it is told that it means nothing.
+            // Unknown words are a newer version's if the scale-in has begun or names its installation; a person is told that they mean
+            // nothing.
             Written::Record(claimed)
                 if before.is_none() && claimed.installation.is_none() && written.has_unknown_words() =>
             {
@@ -135,7 +136,7 @@ impl Claims {
         if matches!(self.believed, Some(Written::Record(_))) {
             self.overruled = None;
         }
-        // One that says nothing of it corrects one that did: another replica may have believed that of somebody else's.
+        // A believed record without an end corrects one that had one: another replica may have believed somebody else's.
         if let Some(Written::Record(record)) = &self.believed
             && node.instance.as_ref() == Some(&record.instance)
         {
@@ -225,8 +226,8 @@ fn past(claimed: Record, now: Timestamp) -> Record {
     }
 }
 
-/// The record of another run, what is new in it set to `now` where it was noted for long before: this run has seen `before`, the record
-/// without it.
+/// The record of another run. Moments that are new in it and lie well before `now` are set to `now`: this run has seen `before`, the record
+/// without them.
 fn no_earlier_than_seen(claimed: Record, before: Option<&Record>, now: Timestamp) -> Record {
     let Some(before) = before.filter(|before| before.instance == claimed.instance) else { return claimed };
     let seen = |at: Timestamp, before: Option<Timestamp>| match before {
@@ -243,8 +244,8 @@ fn no_earlier_than_seen(claimed: Record, before: Option<&Record>, now: Timestamp
     }
 }
 
-/// Somebody else's record, put back to its beginning; what only we can know is kept from `before`. `None` if it alone
-/// claims that the group took the instance out: the group shows that. Unless cluster-autoscaler's, a first one is a request.
+/// Somebody else's record, put back to its beginning; what only we can know is kept from `before`. `None` if nothing but it claims that the
+/// group took the instance out: the group shows that. With nothing before it, it is a request unless its cause is cluster-autoscaler.
 fn from_somebody(
     claimed: Record,
     before: Option<&Record>,

@@ -81,14 +81,14 @@ pub(super) fn last_call(gone_by: Timestamp, grace_seconds: i64) -> Timestamp {
     gone_by - KILL_TIME - LATE - SignedDuration::from_secs(grace_seconds)
 }
 
-/// When a pod that is going, with more grace than there is time, is cut short: as far as the API server knows. A kubelet that has asked its
-/// containers waits for the first grace ([kubernetes#83916](https://github.com/kubernetes/kubernetes/issues/83916)).
+/// When a pod that is going with more grace than there is time is cut short, as the API server sees it: a kubelet that has asked its
+/// containers to stop waits for the first grace ([kubernetes#83916](https://github.com/kubernetes/kubernetes/issues/83916)).
 pub(super) fn cut(gone_by: Timestamp) -> Timestamp {
     gone_by - KILL_TIME - SignedDuration::from_secs(1)
 }
 
-/// The grace to ask a pod for now, of which everything must have gone by `gone_by`; `None`: its own. Never 0, which removes
-/// the pod's object while its containers run, also where that is the pod's own.
+/// The grace to give a pod now, so that it has gone by `gone_by`; `None`: its own. Never 0, even where that is the pod's own, as it removes
+/// the pod's object while its containers run.
 ///
 /// Source: [`CheckGracefulDelete`](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/strategy.go).
 pub(super) fn grace_to_ask(gone_by: Option<Timestamp>, grace_seconds: i64, now: Timestamp) -> Option<i64> {
@@ -102,15 +102,16 @@ fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Timestamp) -> Op
     (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
 }
 
-/// When an instance can be released at the soonest, where workloads take until `gone` and DaemonSet pods are to have their whole
-/// flush: half of the time from `now`, which it would else be cut to.
+/// When an instance can be released at the soonest, if workloads take until `gone` and DaemonSet pods get their whole flush, which must fit
+/// into half of the time from `now`: it is cut to that.
 pub(super) fn released_after(gone: Timestamp, flush: Duration, now: Timestamp) -> Timestamp {
     let flush = signed(flush);
     later(gone, KILL_TIME + LATE + signed(MARGIN) + flush).max(later(now, flush + flush))
 }
 
-/// The limit where a `closer` one of ours takes nothing from what is on the node, which could be released at `soonest`; unknown until its
-/// pods are listed. The limit that the record `had` stands, and the one that AWS sets (`aws`), as it comes whatever anybody does.
+/// The limit, if a `closer` one of ours is to take nothing from what is on the node. Ours waits for `soonest`, when the node could be
+/// released (unknown until its pods are listed), or for the limit that the record `had`, whichever is first. AWS's (`aws`) comes in any
+/// case.
 pub(super) fn spared(
     closer: Timestamp,
     had: Option<Timestamp>,
@@ -121,7 +122,7 @@ pub(super) fn spared(
     [not_before.map(|at| at.max(closer)), aws].into_iter().flatten().min()
 }
 
-/// The record with this limit. One that comes closer, as a notice in the midst of a drain does, is shared out from now on.
+/// The record with this limit. If that is closer than before, as with a notice in mid-drain, the time is shared out anew from now.
 pub(super) fn limited(record: &Record, release_by: Option<Timestamp>, now: Timestamp) -> Record {
     let is_closer =
         release_by.is_some_and(|by| record.release_by.is_none_or(|was| later(by, SAME_WITHIN) < was));

@@ -30,7 +30,7 @@ const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// An eviction that has had no answer for this long counts as refused at the pod's last call: a webhook may hang three times as long.
 const UNANSWERED: SignedDuration = SignedDuration::from_secs(10);
 
-/// So many reasons for which evictions are refused are told of a node within five minutes: a webhook may say something else each time.
+/// At most this many reasons for refused evictions are announced per node within five minutes: a webhook may give a new one each time.
 const REASONS: usize = 3;
 
 /// A pod of the node with its class.
@@ -101,7 +101,7 @@ fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Pl
     s.enter_and(plan, &record, event, None);
 }
 
-/// Deletes a pod whose time ended at `end`, unless that has been done. What was refused before is no reason to wait.
+/// Deletes a pod whose time ended at `end`, unless that has been done. An earlier refusal does not delay this.
 pub(super) fn cut_off(s: &Situation<'_>, record: &Record, pod: &PodView, end: Timestamp, plan: &mut Plan) {
     let asked = s.memory.of(&pod.uid);
     if asked.to_go.is_some_and(|at| at >= end) {
@@ -396,7 +396,7 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, pods: &[Classified<'_>]
     }
 }
 
-/// Announces whom the drain goes on to wait for after a limit of ours at which nothing is deleted.
+/// After a limit of ours at which nothing is deleted: announces which pods the drain still waits for.
 fn announce_over_time(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Some(limit) = soft_limit(s.our_limit, record) else { return };
     if limit > s.now {
@@ -409,7 +409,7 @@ fn announce_over_time(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 /// Longer than most grace periods: a phase that takes longer is slow.
 const SLOW: SignedDuration = SignedDuration::from_secs(60);
 
-/// Announces whom a slow phase waits for.
+/// Announces which pods a slow phase waits for.
 pub(super) fn announce_slow(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let slow = record.phase_since + SLOW;
     if slow > s.now {
@@ -419,7 +419,7 @@ pub(super) fn announce_slow(s: &Situation<'_>, record: &Record, plan: &mut Plan)
     }
 }
 
-/// Announces who holds the drain up: each budget by name, after a while everybody else.
+/// Announces what holds the drain up: each budget by name and, after a while, all pods that it waits for.
 fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let waiting = std::mem::take(&mut plan.waiting);
     let mut by_budget: BTreeMap<String, Vec<&Waiting>> = BTreeMap::new();
@@ -437,7 +437,7 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     announce_slow(s, record, plan);
 }
 
-/// Announces who may not be evicted, and not for a budget: of a node, all of whom the API server says the same.
+/// Announces pods that may not be evicted for a reason other than a budget: together, if the API server says the same of them.
 fn announce_refused(s: &Situation<'_>, waiting: &[Waiting], plan: &mut Plan) {
     let mut by_reason: BTreeMap<String, (&str, Vec<&PodName>)> = BTreeMap::new();
     for Waiting { pod, why } in waiting {

@@ -22,7 +22,7 @@ const CATCH_UP: SignedDuration = SignedDuration::from_millis(100);
 /// The first in the queue loses its place after this long without an eviction: its worker may have panicked.
 const PLACE_LOST_AFTER: SignedDuration = SignedDuration::from_secs(1);
 
-/// Upper limit of evictions under way. Each takes a connection of its own (`kube` speaks HTTP/1.1), and one of the 200 requests that
+/// Upper limit of paced evictions under way. Each takes a connection of its own (`kube` speaks HTTP/1.1), and one of the 200 requests that
 /// change something which an API server does at once for all its clients by default (`--max-mutating-requests-inflight`).
 pub(super) const AT_ONCE: usize = 50;
 

@@ -21,8 +21,8 @@ const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// Longest wait for the successor of a DaemonSet pod that is replaced, and for what it has to read.
 const SUCCESSOR_WAIT: SignedDuration = SignedDuration::from_secs(120);
 
-/// The node's pods are listed so long before the release, which then waits for no answer. While no list has come, the flush is told to last so
-/// much longer.
+/// The node's pods are listed this long before the release, which then need not wait for an answer. Until a list has come, the flush is
+/// said to last this much longer.
 const LISTED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// After this many failed requests in a row (15 s, by the pauses between them) a DaemonSet pod counts as one that cannot be asked to go:
@@ -32,7 +32,7 @@ const UNASKABLE_AFTER: u32 = 5;
 /// Creation timestamps are of whole seconds, by a clock that we know within three, and a DaemonSet replaces a pod within milliseconds.
 const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(4);
 
-/// Whoever registers Nodes with load balancers has seen within this time that one is excluded.
+/// Within this time, whatever registers Nodes with load balancers has noticed that one is excluded.
 const EXCLUDED_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// Plans the flushing of a node.
@@ -81,7 +81,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return release::begin(s, record, events::releasing(&record.instance, s.attachments), plan);
     }
     plan.phase_until = Some(until);
-    // A list that comes has this planned anew: none does where another leads.
+    // A list that comes brings a new plan by itself; where another process leads, none comes.
     if let Some(at) = if is_listed { Some(until) } else { hard } {
         plan.wake(at);
     }
@@ -92,7 +92,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 fn ensure_listed_for(until: Timestamp, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let list_at = later(until, -LISTED_WITHIN);
     if s.is_relisting {
-        // Who is bound to the node meanwhile is known only when that is done.
+        // Which pods are bound to the node meanwhile is known only when that is done.
         release::announce_unlisted(s, record, plan);
         return false;
     }
@@ -103,21 +103,21 @@ fn ensure_listed_for(until: Timestamp, s: &Situation<'_>, record: &Record, plan:
     release::ensure_listed(&Task::Node, s, record, plan)
 }
 
-/// Until when connections may come through load balancers; `None`: none do. Their time counts from the write that began the
-/// scale-in, which excludes the Node from them.
+/// Until when connections may come through load balancers; `None`: none do. The time counts from the write that began the scale-in, which
+/// excludes the Node.
 fn drained_by(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     let longest = match &s.targets {
         Targets::NotAsked => return None,
         Targets::In { seen, groups } if *seen >= record.requested_at => {
             groups.iter().map(|group| group.delay).max()?
         }
-        // What was seen before counts no more than nothing.
+        // A look from before the request counts as none.
         Targets::Unknown | Targets::In { .. } => DEFAULT_DELAY,
     };
     Some(later(record.requested_at, signed(longest) + EXCLUDED_WITHIN))
 }
 
-/// Tells that only load balancers hold the release, until `drained` at most. What AWS has not said yet, it mostly says soon.
+/// Announces that only load balancers hold the release, until `drained` at most; for a while, waits for AWS to say which.
 fn held_by_load_balancers(s: &Situation<'_>, flushed: Timestamp, drained: Timestamp, plan: &mut Plan) {
     if drained <= s.now {
         return;
@@ -135,8 +135,8 @@ fn held_by_load_balancers(s: &Situation<'_>, flushed: Timestamp, drained: Timest
     }
 }
 
-/// Asks the DaemonSet pods that opted in to go. Returns until when to wait for them. A pod that may have been created later
-/// replaces one that was asked, and is left alone: asked as well, it would be replaced at once.
+/// Asks the DaemonSet pods that opted in to go. Returns until when to wait for them. A pod that may have been created since the phase began
+/// replaces one that was asked, and is left alone: if it were asked too, it would be replaced at once.
 fn ask_daemons(
     s: &Situation<'_>,
     record: &Record,

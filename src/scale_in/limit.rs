@@ -1,6 +1,6 @@
-//! The limit of a scale-in under way, by what is known now: of its record's, the options', the hook's and AWS's. Pure.
+//! The limit of a scale-in under way, by what is now known of its record, the options, the hook and AWS's notices. Pure.
 //!
-//! [`super::deadline`] has the arithmetic. Here is what counts of it where somebody has changed one of them, or nobody led for a while.
+//! [`super::deadline`] has the arithmetic. This module decides what applies after one of these has changed, or nobody has led for a while.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -13,14 +13,14 @@ use crate::clock::later;
 use crate::cluster::Ready;
 use crate::groups::hooks::{HookState, TerminatingHooks};
 
-/// Two moments no further apart are of one scheduled event: clocks are set by seconds meanwhile, and no machine has two events within a minute.
+/// Moments this close are of one scheduled event: clocks are set by seconds meanwhile, and no machine has two events within a minute.
 const SAME_EVENT_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// The Node of a machine that has ended is Ready for so long at most: its kubelet counts as silent after 50 s.
+/// The Node of a machine that has ended stays Ready for this long at most: its kubelet counts as silent after 50 s.
 const OUTLIVED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
-/// The record with the time-out by which our hook holds the instance, for a run that knows the hook only as somebody has changed it
-/// meanwhile. As long as nobody knows since when it holds, the one that the hook has now.
+/// The record with the time-out by which our hook holds the instance, for a later run that knows the hook only after a change. While nobody
+/// knows since when the hook holds, that is its present time-out.
 pub(super) fn with_timeout(s: &Situation<'_>, record: Record) -> Record {
     match &s.hook {
         HookState::Known(TerminatingHooks { ours: Some(hook), .. })
@@ -32,13 +32,13 @@ pub(super) fn with_timeout(s: &Situation<'_>, record: Record) -> Record {
     }
 }
 
-/// Whether the machine runs well after the end that AWS has told: that was postponed, or came to nothing.
+/// Whether the machine still runs well after the end that AWS announced, which was postponed or came to nothing.
 pub(super) fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
     s.node.ready == Ready::Yes && later(end, OUTLIVED_AFTER) < s.now
 }
 
-/// Whether AWS has called off what would have ended the machine at this moment. Both moments are by our clock, and somebody may have set the
-/// machine's since the first one was told.
+/// Whether AWS has called off the end of the machine at this moment. The two moments may differ: both were converted to our clock, and
+/// somebody may have set a clock since the first one was announced.
 pub(super) fn is_called_off(s: &Situation<'_>, end: Timestamp) -> bool {
     let mut called_off = s.notices.iter().filter_map(|notice| notice.called_off);
     called_off.any(|moment| moment.duration_since(end).abs() <= SAME_EVENT_WITHIN)

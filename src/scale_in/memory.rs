@@ -25,14 +25,13 @@ use crate::cluster::{Answer, BudgetSeen, DrainState, NodeView, PodView};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
-/// So shortly before AWS ends a machine, its node is not opened any more.
+/// This shortly before AWS ends a machine, its node is not put back into service any more.
 const TOO_LATE: SignedDuration = SignedDuration::from_mins(5);
 
-/// How far the record's clock and ours part between two readings. Terminations are further apart.
+/// How far the record's clock and ours may drift apart between two readings. Two terminations are further apart than that.
 const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_millis(100);
 
-/// A completion that AWS throttles or does not answer is tried again after the first of these pauses, later after up to the second: everything is
-/// over but for it.
+/// First and longest pause before a completion that AWS throttled or did not answer is tried again: it is the last step of a scale-in.
 const COMPLETED_AGAIN: [SignedDuration; 2] = [SignedDuration::from_millis(500), SignedDuration::from_secs(5)];
 
 /// How many terminations that had no effect are remembered. Each has a pause of its own before the next.
@@ -48,9 +47,9 @@ pub struct Memory {
     told_of_same_writes: Option<Timestamp>,
     /// What is believed of the record.
     pub claims: Claims,
-    /// What the Node's conditions were made to say last, and when.
+    /// What we last wrote into the Node's conditions, and when.
     pub reported: Option<(DrainState, Timestamp)>,
-    /// Whether it was told that no hook of ours holds the instance that its group ends.
+    /// Whether an Event has said that no hook of ours holds the instance that its group ends.
     pub told_not_held: bool,
     /// What was announced last, by topic, and when.
     pub announced: BTreeMap<String, Timestamp>,
@@ -64,19 +63,19 @@ pub struct Memory {
     pub deleted_daemon_sets: BTreeSet<String>,
     /// Pods that come back to the cordoned node.
     pub returns: Returns,
-    /// When pods were seen to be asked.
+    /// When the grace of pods that are going ends.
     pub going: Going,
-    /// DaemonSet pods that are replaced on it.
+    /// DaemonSet pods that were replaced during the drain.
     pub rolled: Rolled,
-    /// The record that somebody has taken off or written over while the group took its instance out: the scale-in goes on.
+    /// The record that somebody took off or wrote over once AWS was told to end the instance, or its group took it out: that goes on.
     pub lost: Option<Record>,
-    /// When the last termination ended that may have taken effect.
+    /// When the last call to terminate ended that may have taken effect.
     pub told_at: Option<Timestamp>,
-    /// Whether AWS has said that it does that one.
+    /// Whether AWS acknowledged that call.
     pub is_acknowledged: bool,
-    /// Terminations that the record notes, or noted, at these moments certainly had no effect: the last few.
+    /// When the last few terminations were noted that certainly had no effect.
     void_terminations: VecDeque<Timestamp>,
-    /// The API server's words if it did not take the last write of the Node, and nobody else was quicker.
+    /// Why the last write of the Node failed, unless somebody else was quicker.
     pub not_written: Option<String>,
     /// AWS's words if it refuses for good to release the instance.
     pub refused_by_aws: Option<String>,
@@ -143,7 +142,7 @@ impl Memory {
         tries.unsent(now, pause);
     }
 
-    /// Notes that what was asked for is to show by itself, and is asked for again if it has not after this pause.
+    /// Notes a request whose effect should show by itself. If it has not after this pause, the request is repeated.
     pub fn put_off(&mut self, task: &Task, now: Timestamp, pause: SignedDuration) {
         self.tries_mut(task).put_off(now, pause);
     }
@@ -230,8 +229,8 @@ impl Memory {
         }
     }
 
-    /// Notes the record that was there before, and where the Node's instance is now. Only what somebody takes off once AWS was told, or the
-    /// group takes the instance out, is lost: else that calls the scale-in off, as it does where AWS has ended nothing after all.
+    /// Notes the record that was there before, and where the Node's instance is now. A record that somebody takes off is lost only if AWS
+    /// was told, or the group takes the instance out; else that calls off the scale-in, as where AWS has ended nothing after all.
     pub fn note_before(&mut self, before: Option<Record>, node: &NodeView, instance: &Membership) {
         let lifecycle = match instance {
             Membership::In { lifecycle, .. } => Some(*lifecycle),
@@ -247,8 +246,8 @@ impl Memory {
         }
     }
 
-    /// A record that somebody took off or wrote over, and that is put back: a request was written over it though the scale-in is under way, or
-    /// AWS ends the machine so soon that pods which came to the node would end with it. `now` is by the record's clock.
+    /// The record to put back, if somebody took it off or wrote over it in vain: a request was written over a scale-in under way, or AWS
+    /// ends the machine so soon that pods that came to the node would end with it. `now` is by the record's clock.
     pub fn overruled_in_vain(&self, instance: &InstanceId, now: Timestamp) -> Option<&Record> {
         let ends_soon =
             |record: &&Record| record.ends_at.is_some_and(|end| now < end && end <= later(now, TOO_LATE));
@@ -261,20 +260,20 @@ impl Memory {
         self.tries(&Task::ListPods).failures > 0
     }
 
-    /// Whether the termination that is noted for this moment certainly had no effect. The moment may have been read by the record's clock twice,
-    /// which differs a little from ours by then.
+    /// Whether the termination noted at this moment certainly had no effect. The moment may have been converted to the record's clock
+    /// twice, and the clocks drift apart a little in between.
     pub fn is_void(&self, noted_at: Timestamp) -> bool {
         self.void_terminations.iter().any(|void| void.duration_since(noted_at).abs() < CLOCKS_PART_BY)
     }
 
-    /// Notes that the termination noted for this moment certainly had no effect. The Node may show an earlier note than the last one: a write
-    /// that is said to have failed may have happened.
+    /// Notes that the termination noted at this moment certainly had no effect. The last one is not enough: the Node may show an earlier
+    /// note, as a write that seemed to fail may have happened.
     pub fn note_void(&mut self, noted_at: Timestamp) {
         self.void_terminations.truncate(VOID_KEPT - 1);
         self.void_terminations.push_front(noted_at);
     }
 
-    /// Of another scale-in nothing counts that was found out in this one.
+    /// Forgets what was found out in this scale-in and does not count for another.
     pub fn forget_the_scale_in(&mut self) {
         self.at_minimum_since = None;
         self.was_seen_out = false;
@@ -297,12 +296,12 @@ impl Memory {
         self.failed(&Task::Node, now, pause);
     }
 
-    /// Until when a write of the Node waits, as others that wanted the same were made again and again.
+    /// Until when a write of the Node waits because the same was written again and again.
     pub fn same_write_waits_until(&self, patch: &Value) -> Option<Timestamp> {
         self.same_writes.wait_until(patch)
     }
 
-    /// Whether people are to be told that the writes of the Node want the same again and again, and are paced: once in a while.
+    /// Whether a warning is due that the same is written on the Node again and again, and is therefore paced: once in a while.
     pub fn tells_of_same_writes(&mut self, now: Timestamp) -> bool {
         let is_due = self.told_of_same_writes.is_none_or(|at| at + ANNOUNCE_AGAIN_AFTER <= now);
         let tells = is_due && self.same_writes.are_telling();

@@ -7,16 +7,17 @@
 //!                                                                                  memory ◀── perform, remember
 //! ```
 //! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`],
-//!   [`flush`] and [`release`]; [`deadline`] and [`limit`] say until when; [`twins`] is for several Nodes that name one instance; [`class`] and [`returns`] tell which
-//!   pods leave, [`going`] when their grace ends, [`rolled`] which DaemonSet pods are replaced meanwhile.
-//! - [`pod_watches`] brings a worker the pods; [`perform`] makes the calls; [`remember`] keeps what the next plan must know of the outcome in
-//!   [`memory`], of each pod in [`asked`]; [`tries`] says when what failed is tried again.
+//!   [`flush`] and [`release`]. [`deadline`] and [`limit`] set the time limits; [`class`] and [`returns`] decide which pods leave,
+//!   [`going`] when their grace ends, [`rolled`] which DaemonSet pods are being replaced; [`twins`] is for several Nodes that name
+//!   one instance.
+//! - [`pod_watches`] brings a worker the pods; [`perform`] makes the calls; [`remember`] keeps what the next plan must know of their
+//!   outcome: in [`memory`], and for each pod in [`asked`]. [`tries`] decides when a failed try is repeated.
 //! - [`heartbeat`] keeps the lifecycle hooks waiting, whatever becomes of the rest.
-//! - [`record`] is everything that must survive: an annotation, read once when the Node comes in. [`claims`] says what of
-//!   it is believed.
-//! - [`load_balancers`] asks AWS to whom load balancers still send, while nodes flush.
-//! - [`notices`] reads what AWS tells of interruptions and lifecycle actions; [`cordon`] keeps pods away meanwhile.
-//! - [`operator_queue`] decides whose request is next. [`events`] holds every Event on Nodes.
+//! - [`record`] is everything that must survive: an annotation, parsed once when the Node comes in. [`claims`] decides how much
+//!   of it is believed.
+//! - [`load_balancers`] asks AWS, while nodes flush, which instances load balancers still reach.
+//! - [`notices`] reads AWS's notices of interruptions and lifecycle actions; [`cordon`] keeps new pods off nodes that may have to go.
+//! - [`operator_queue`] decides whose request is next. [`events`] has the text of every Event.
 //! - [`status`] is all of it as data, for people; [`history`] keeps the scale-ins that ended; [`preview`] plays a plan through.
 
 pub mod action;

@@ -4,7 +4,7 @@
 //! keeps the outcome in [`Memory`](super::memory::Memory). Without a change, it asks for nothing new. The order (workloads,
 //! DaemonSet pods, instance) is decided here and in [`super::drain`], [`super::flush`], [`super::release`].
 //!
-//! A function that takes the plan notes in it when its answer may change with time alone; one named `ensure_…` plans the missing step too.
+//! A function that takes the plan sets its wake time if time alone may change the answer; one named `ensure_…` also plans the missing step.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -72,10 +72,10 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     plan
 }
 
-/// A scale-in that cluster-autoscaler has asked for within this time is announced: whoever records it leaves that to the leader.
+/// A scale-in that cluster-autoscaler requested within this time is announced by the leader, not by the replica that records it.
 const JUST_ACCEPTED: SignedDuration = SignedDuration::from_mins(1);
 
-/// Announces that a scale-in begins which is on record already.
+/// Announces that a scale-in begins that a replica has recorded.
 fn announce_accepted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let is_new = s.now < record.requested_at + JUST_ACCEPTED && s.hook != HookState::Unknown;
     if record.cause == Cause::Autoscaler && record.phase == Phase::Draining && is_new {
@@ -154,7 +154,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 /// Lets another process lead, once, if our own pod is on the node: it would be evicted with the rest.
 fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
-    // What this process has noted, it is to send first: the next one would wait for it.
+    // First this process sends what it has noted: the next leader would take it for sent, and wait.
     let is_under_way = |task| s.memory.tries(task).in_flight;
     let notes = plan.writes_node() || [Task::Node, Task::Terminate].iter().any(is_under_way);
     if s.is_our_own_node() && !notes && !s.memory.tries(&Task::HandOver).done {
@@ -162,8 +162,8 @@ fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// If the record is void, as the group took the instance out and has it in service again (root volume replaced, back from the warm pool, or
-/// attached again), puts the Node back into service once it is Ready, or has not become so in time. Returns whether it is void.
+/// If the record is void (the group took the instance out and has it in service again: root volume replaced, back from the warm pool, or
+/// attached again), puts the Node back into service once it is Ready, or has not become Ready in time. Returns whether the record is void.
 fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Membership::In { group, lifecycle: Lifecycle::Pending | Lifecycle::InService, seen } = &s.instance
     else {
@@ -199,17 +199,17 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
     true
 }
 
-/// A Node that is not Ready so long after its instance came back is a broken one like others: cluster-autoscaler, which counts the instance
-/// as a node to come while the record is there, is to see it, and may remove it. As long as it waits for a node by default.
+/// A Node that is not Ready this long after its instance came back is as broken as any other. Its record comes off: while it is there,
+/// cluster-autoscaler counts the instance as a node to come; then it sees the Node and may remove it. This is how long cluster-autoscaler
+/// waits for a node by default.
 ///
 /// Source: [`--max-node-provision-time`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md).
 const NEVER_READY_AFTER: SignedDuration = SignedDuration::from_mins(15);
 
-/// A machine of which AWS says that it stops is down within this time.
+/// A machine that AWS says is stopping is down within this time.
 const STOPS_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
-/// Whether a machine of which AWS said that it stops has started again, or has not stopped. Its group and its Node show that it
-/// stops minutes later.
+/// Whether a machine that AWS said was stopping has started again, or never stopped. Its group and its Node show a stop only minutes later.
 fn was_spared(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let has_restarted = s.node.ready_since.is_some_and(|since| s.ours(since) > record.requested_at);
     let stopped_by = later(record.requested_at, STOPS_WITHIN);
@@ -225,8 +225,8 @@ fn was_spared(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
 /// Source: [`--node-monitor-grace-period`](https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/).
 const ADOPTED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
-/// How long an instance that AWS was told to end must be gone before a Node that is still Ready counts as living on: it was detached
-/// before AWS heard of it. EC2 takes minutes to end a machine, and who marks the Nodes of dead ones may be away as well.
+/// How long an instance that AWS was told to end must be gone before a Node that is still Ready means that it lives on: it was detached
+/// before AWS got the call. EC2 takes minutes to end a machine, and the controller that marks the Nodes of dead ones may be down too.
 const LIVES_ON: SignedDuration = SignedDuration::from_mins(30);
 
 /// Whether somebody has detached the instance, which lives on outside the group.
@@ -266,15 +266,15 @@ fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration
     s.node.ready == Ready::Yes && release::is_missing_for(s, seen, duration, plan)
 }
 
-/// Whether AWS refuses to shrink the group by an instance that is in service. One that leaves it already was taken out by somebody else, or by
-/// an earlier call of ours; and a machine that AWS ends is not opened again, but replaced.
+/// Whether AWS refuses to shrink the group by an instance in service. One that is leaving was taken out by somebody else, or by an earlier
+/// call of ours; one whose machine AWS ends is not put back into service, but replaced.
 fn is_refused_at_minimum(s: &Situation<'_>, record: &Record) -> bool {
     let is_live = matches!(&s.instance, Membership::In { lifecycle, .. } if lifecycle.is_live());
     let may_be_spared = record.release == Release::TerminateAndDecrement && record.ends_at.is_none();
     s.memory.at_minimum_since.is_some() && may_be_spared && is_live
 }
 
-/// AWS refuses to shrink the group: cancels, rather than keep an empty node for ever. Not before a refresh that began after that shows the
+/// AWS refuses to shrink the group: cancels, rather than keep an empty node for ever, once a refresh that began after the refusal shows the
 /// instance in service.
 fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let (Membership::In { seen, .. }, Some(refused_at)) = (&s.instance, s.memory.at_minimum_since) else {
@@ -409,13 +409,13 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     begin(s, record, s.held_by(), plan);
 }
 
-/// Tells, once, that the group ends an instance with workloads on its Node that we do not drain: only another's hook holds it, whose
-/// owner does, or none.
+/// Announces, once, that the group ends an instance with workloads on its Node that we do not drain: no hook holds it, or only another's,
+/// whose owner drains it.
 fn not_held(s: &Situation<'_>, group: &GroupName, instance: &InstanceId, plan: &mut Plan) {
     let (HookState::Known(hooks), Membership::In { lifecycle, .. }) = (&s.hook, &s.instance) else { return };
     let ends = match lifecycle {
         Lifecycle::Terminating => true,
-        // Some hook holds it: where AWS told of none, that was before.
+        // Some hook holds it: if AWS listed none, that list is out of date.
         Lifecycle::TerminatingWait => hooks.others,
         _ => false,
     };
@@ -443,7 +443,7 @@ const OTHERS_TAKE_IT_UP: SignedDuration = SignedDuration::from_secs(10);
 fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let (Membership::In { group, lifecycle, seen }, Some(instance)) = (&s.instance, &s.node.instance) else {
         if matches!(s.instance, Membership::Elsewhere { .. }) {
-            // Closed for a scale-in over which it was written while nobody looked.
+            // Closed for a scale-in whose record this request replaced while nobody looked.
             if s.has_scale_in_marks() {
                 return without_record(s, plan);
             }
@@ -468,11 +468,11 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         && !notices::may_wait(s.notices, s.now)
         && !is_of_no_use(s, &expected)
     {
-        // It goes now, whoever else is before it.
+        // It goes now, whatever requests are ahead of it.
         return begin_for_notice(s, group, &expected, plan);
     }
     let ends_at = end_of(s, instance);
-    // For its root volume: its pods are to leave now, whatever becomes of the request.
+    // Held for a new root volume: its pods are to leave now, whatever becomes of the request.
     let is_held = lifecycle.is_held() && s.hook.ours().is_some();
     let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
     if may_wait && let Some(group) = release::keeps_it(s) {
@@ -491,7 +491,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         }
         release = Release::Terminate;
     }
-    // A node that is closed for a scale-in of an earlier run, over which it was written while nobody looked, does not stay so.
+    // A node still closed for an earlier scale-in, whose record this request replaced while nobody looked, need not wait for a turn.
     let is_under_way = node_patch::has_our_taint(s.node);
     if may_wait
         && !is_under_way
@@ -508,7 +508,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
 /// Begins because a notice says that the instance may have to go.
 fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
-    // A replacement would be launched into the reservation that ends; or cluster-autoscaler drains the node so that its group is smaller, and
+    // No replacement: it would be launched into the reservation that ends; or cluster-autoscaler drains the node to shrink the group, and
     // will not ask for its deletion any more.
     let is_drained = s.node.taint(names::TO_BE_DELETED).is_some() && !s.has_scale_in_marks();
     let is_one_too_many = expected.cause == Cause::CapacityEnd || is_drained;
@@ -521,7 +521,7 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
     begin(s, Record::new(expected.cause, group, instance, release, s.now), None, plan);
 }
 
-/// Begins a scale-in, which a hook may limit that holds the instance.
+/// Begins a scale-in, limited by the hook that holds the instance (`held`), if one does.
 fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut Plan) {
     let installation = s.settings.installation.clone();
     let mut record = Record { ends_at: end_of(s, &record.instance), installation, ..record };
@@ -530,14 +530,14 @@ fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut
     s.enter(plan, &record, Phase::Draining, event);
 }
 
-/// Tells that a drain begins, and its limit if that is known.
+/// The Event that a drain begins, with its limit if that is known.
 fn draining(s: &Situation<'_>, record: &Record) -> ScaleInEvent {
     let until = release::expected_limit(s, record).map(|by| s.theirs(by));
     let is_unlimited = s.hook != HookState::Unknown && record.release != Release::CompleteHook;
     events::draining(record.cause, &record.instance, until, is_unlimited)
 }
 
-/// When AWS will end the machine, as it has told, or as an earlier record says.
+/// When AWS will end the machine, according to a notice or an earlier record.
 fn end_of(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
     let recorded = s.memory.claims.told_end(instance).map(|at| s.noted(at));
     let told = s.expected.and_then(|expected| expected.ends_at);

@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! - An instance is released only when no workload is on its node, or when time is up.
-//! - A termination is noted in the record before AWS is called. It is repeated only after [`TERMINATE_AGAIN_AFTER`] and a
-//!   later refresh that shows the instance alive: a call whose answer was lost may take effect late, refreshes lag, and a
-//!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner; later, after [`SENT_WITHIN`]
-//!   and [`SIGNATURE_LIFE`], a decrement that another process has noted, or that AWS has acknowledged.
+//! - A termination is noted in the record before AWS is called. It is repeated only after a pause and a later refresh that shows the
+//!   instance alive: a call whose answer was lost may take effect late, refreshes lag, and a second decrement ends a healthy node. The
+//!   pause is [`TERMINATE_AGAIN_AFTER`] without a decrement; with one, [`DELIVERED_WITHIN`] if AWS did not answer, [`SENT_WITHIN`] and
+//!   [`SIGNATURE_LIFE`] if AWS acknowledged it or another process noted it. Only a call that AWS certainly refused is repeated sooner.
 //! - Hooks of others are never completed; ABANDON is never sent.
 //! - What the group takes out itself is not terminated, unless retained (`Terminating:Retained`). Instances outside the
 //!   desired capacity (retained, `Standby`) are terminated without a decrement.
@@ -29,12 +29,12 @@ use crate::k8s::{GroupName, InstanceId};
 /// How long after a call it may still take effect, and a refresh may still show the state before it.
 pub(super) const TERMINATE_AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// A termination that waited longer is noted anew: another run goes by the noted time. The write that notes it may take as long as
-/// admission webhooks hang, and comes first.
+/// A termination that has waited longer than this is noted anew, since other runs go by the noted time. The write of the note comes first,
+/// and may take as long as admission webhooks hang.
 pub(super) const SENT_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 
-/// How long AWS takes a request after it was signed. A process that was stopped when it was about to send a termination sends it
-/// when it goes on, so that one that another process has noted may take effect so much later.
+/// How long AWS accepts a request after it was signed. A process that was stopped just before sending a termination sends it when it goes
+/// on, so a termination that another process has noted may take effect this much later.
 ///
 /// Source: [Signing AWS API
 /// requests](https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html): a request must reach AWS within five
@@ -44,10 +44,10 @@ const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 /// A phase that has gone on for this long without a list of the node's pods publishes an Event. A list takes seconds.
 const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
-/// A list of the node's pods counts for so long.
+/// How long a list of the node's pods counts.
 const LISTED_FOR: SignedDuration = SignedDuration::from_secs(5);
 
-/// Where AWS has denied a heartbeat, no instance is to be held. After this time one more is sent.
+/// Once AWS has denied a heartbeat, our hook is to hold no instance. After this time, one more heartbeat is tried.
 const DENIED_FOR: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
@@ -125,7 +125,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
             plan.wake(not_before);
             return record.clone();
         }
-        // Noted by one who does not lead any more when it is to be sent, it would be taken for sent, for minutes.
+        // If this process no longer led when it was to send what it had noted, the next leader would take it for sent, for minutes.
         if let Some(until) = s.others_may_lead_until().filter(|_| s.is_our_own_node()) {
             plan.wake(until);
         } else if ensure_heartbeats(s, record, plan) {
@@ -136,7 +136,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     record.clone()
 }
 
-/// Whether AWS lets heartbeats through, as far as is known. Where it has denied one, one for this instance tells after a while: AWS looks at
+/// Whether AWS accepts heartbeats, as far as is known. If it has denied one, one for this instance is tried after a while: AWS checks
 /// rights first, and too early it does no harm. It comes before the termination is noted: another leader would take the note for sent.
 fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let (Some(denied_at), Some(hook)) = (s.heartbeats_denied_at, s.hook.ours()) else { return true };
@@ -150,21 +150,21 @@ fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> boo
     false
 }
 
-/// Whether our hook is to hold the instance while it drains, if AWS lets heartbeats through. Not a retained one: a hook would hold it again,
-/// for a limited time. Nor one that is being detached, which is none of the group's. Nor beside another's hook.
+/// Whether our hook is to hold the instance while it drains, if AWS accepts heartbeats. Not if it is retained: a hook would hold it again,
+/// for a limited time; nor if it is being detached, and so no longer the group's; nor beside another's hook.
 fn is_to_be_held(s: &Situation<'_>, record: &Record) -> bool {
     let is_ours_alone = matches!(&s.hook, HookState::Known(hooks) if hooks.is_ours_alone());
     let may_be = matches!(&s.instance, Membership::In { lifecycle, .. } if !matches!(lifecycle, Lifecycle::Retained | Lifecycle::Detaching));
     is_ours_alone && may_be && record.release != Release::CompleteHook
 }
 
-/// Until when it is not to hold it yet: it would end the drain long before AWS ends the machine.
+/// Until when the hook must not hold the instance yet: its limit would end the drain long before AWS ends the machine.
 fn not_held_before(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     let (hook, end) = s.hook.ours().zip(record.ends_at)?;
     Some(later(end, -signed(hook.drain_limit()))).filter(|at| *at > s.now)
 }
 
-/// The limit of a drain that begins: where our hook is about to hold the instance, the one that it then has.
+/// The limit of a drain that begins. Where our hook is about to hold the instance, the limit that it will have then.
 pub(super) fn expected_limit(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     let is_held = is_to_be_held(s, record) && s.heartbeats_denied_at.is_none();
     if is_held && not_held_before(s, record).is_none() {
@@ -318,7 +318,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if is_told_and_in_a_state_unknown(s, record, plan) {
         return;
     }
-    // Who has been bound to the node meanwhile is known only when its pods are listed.
+    // Which pods have been bound to the node meanwhile is known only once they are listed.
     let hard = deadline::released_anyway(record);
     if s.is_relisting && hard.is_none_or(|hard| hard > s.now) {
         announce_unlisted(s, record, plan);
@@ -328,7 +328,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     if is_ours_to_end(record, *lifecycle) {
-        // First: a termination that was noted may still wait to be sent, which it is in this phase alone.
+        // Going back comes first: a termination that was noted may still wait to be sent, and is sent only in this phase.
         if s.pods.is_some()
             && !go_back_for_workloads(s, record, plan)
             && may_terminate(s, record, *seen, plan)
@@ -344,9 +344,9 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     hold_of_another(s, record, group, *lifecycle, *seen, plan);
 }
 
-/// Whether the node's pods were listed a moment ago, and those that the watch shows are all; if not, has that done before the next try of
-/// `task`. An API server that dies leaves its watches silent, not broken, for a minute, and a pod may have been bound to the node since. At the
-/// deadline that holds nothing up.
+/// Whether the node's pods were listed a moment ago and the watch shows them all; if not, has them listed before the next try of `task`. An
+/// API server that dies leaves its watches silent, not broken, for a minute, and a pod may have been bound to the node since. At the
+/// deadline, a missing list holds nothing up.
 pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let is_due = s.memory.tries(task).may_begin_at().is_some_and(|at| at <= s.now);
     let is_recent = s.listed_at.is_some_and(|at| later(at, LISTED_FOR) > s.now);
@@ -366,7 +366,7 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
     false
 }
 
-/// Tells, after a while, that pods that cannot be listed hold the drain, or its release.
+/// Announces, after a while, that the drain or the release waits because the node's pods cannot be listed.
 pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let slow = record.phase_since + ANNOUNCE_UNLISTED_AFTER;
     if slow > s.now {
@@ -376,7 +376,7 @@ pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut P
     }
 }
 
-/// Tells that another's hook is all that holds the instance, by a refresh that began after ours was completed.
+/// Announces that only another's hook still holds the instance, by a refresh that began after ours was completed.
 fn hold_of_another(
     s: &Situation<'_>,
     record: &Record,
@@ -394,7 +394,7 @@ fn hold_of_another(
     }
 }
 
-/// Whether to release by terminating: the group does not take the instance out by itself, nor somebody else out of the group.
+/// Whether to release by terminating: neither does the group take the instance out by itself, nor is somebody detaching it.
 fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
     let is_leaving = lifecycle.is_terminating() || lifecycle == Lifecycle::Detaching;
     lifecycle == Lifecycle::Retained || !is_leaving && record.release != Release::CompleteHook
@@ -436,23 +436,22 @@ fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timest
     }
 }
 
-/// When AWS was told to terminate the instance, ignoring calls that certainly had no effect. It may be later than noted:
-/// the call may have waited for the group's lock. One for an earlier scale-in of the node, which was cancelled, counts while it
-/// may still take effect.
+/// When AWS was told to terminate the instance, ignoring calls that certainly had no effect. That may be later than noted: the call may
+/// have waited for the group's lock. A call for an earlier, cancelled scale-in of the node counts while it may still take effect.
 pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     let is_sent = |at: &Timestamp| !s.memory.is_void(*at);
     let counts = |at: &Timestamp| later(*at, SIGNATURE_LIFE) > record.requested_at;
     record.terminate_at.filter(is_sent).max(told_before(s, &record.instance).filter(counts))
 }
 
-/// When AWS was told to terminate the instance, be it by this process or, by a record that need not be there any more, by an earlier one.
+/// When AWS was told to terminate the instance: by this process, or by an earlier one, according to a record that may be gone.
 fn told_before(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
     let noted = s.memory.claims.told_termination(instance).map(|at| s.noted(at));
     s.memory.told_at.max(noted.filter(|at| !s.memory.is_void(*at)))
 }
 
-/// Whether AWS was told to terminate an instance that it shows in a state we do not know. That counts as in service: each further try could
-/// lower the desired capacity again.
+/// Whether AWS was told to terminate an instance that it shows in a state we do not know. Such a state counts as in service, so each
+/// further try could lower the desired capacity again.
 fn is_told_and_in_a_state_unknown(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let is_unknown = matches!(&s.instance, Membership::In { lifecycle: Lifecycle::Unknown, .. });
     let is_so = is_unknown && told_at(s, record).is_some();
@@ -476,7 +475,7 @@ fn settled_at(s: &Situation<'_>, at: Timestamp, is_repeatable: bool) -> Timestam
     later(at, settles)
 }
 
-/// The group that has the instance in service, if it ends none on request at present: somebody has suspended that, so that nothing goes.
+/// The group that has the instance in service, if it ends no instance on request now: somebody has suspended that, so that nothing goes.
 pub(super) fn keeps_it<'a>(s: &'a Situation<'_>) -> Option<&'a GroupName> {
     match &s.instance {
         Membership::In { group, lifecycle, .. } if lifecycle.is_live() && (s.group_keeps_its_nodes)() => {
@@ -512,8 +511,8 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     }
 }
 
-/// Whether a termination that was sent for a scale-in that is called off by now may still end the instance, unseen: its node stays
-/// closed meanwhile.
+/// Whether a termination sent for a scale-in that has since been called off may still end the instance, unseen so far. Meanwhile, its node
+/// stays closed.
 pub(super) fn may_still_end(s: &Situation<'_>, seen: Timestamp, plan: &mut Plan) -> bool {
     if s.memory.tries(&Task::Terminate).in_flight {
         return true;

@@ -1,4 +1,4 @@
-//! What a plan depends on: data, and questions. Two of these count what they grant: whose turn it is, and who may evict a pod now.
+//! What a plan depends on: data, and callbacks that answer questions. Two of these, `turn` and `permit`, count what they grant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,8 +32,8 @@ use crate::k8s::names;
 pub struct Situation<'a> {
     /// Now, by our clock that never steps.
     pub now: Timestamp,
-    /// Now, by the later of this machine's clock and the API server's: cluster-autoscaler tells the age of its taint by its own, and is often
-    /// beside us.
+    /// Now, by the later of this machine's clock and the API server's: cluster-autoscaler, which often runs next to us, judges the age of
+    /// its taint by its own clock.
     pub taint_now: Timestamp,
     /// How far the clock by which the record was written is ahead of ours.
     pub ahead: SignedDuration,
@@ -41,7 +41,7 @@ pub struct Situation<'a> {
     pub cluster_ahead: SignedDuration,
     /// When this run first saw a record on the Node.
     pub record_seen: Timestamp,
-    /// Since when this process leads, by our clock.
+    /// Since when this process has led, by our clock.
     pub leads_since: Timestamp,
     /// Settings of scale-ins.
     pub settings: &'a Settings,
@@ -53,17 +53,17 @@ pub struct Situation<'a> {
     pub is_primary: bool,
     /// Pods on the node and, if it is the primary one, on its twins, by UID; `None` until listed.
     pub pods: Option<&'a BTreeMap<String, PodView>>,
-    /// Whether their watch broke or has lost its place, and they are listed anew: some may have come or gone meanwhile.
+    /// Whether the pods are being listed again because their watch broke or lost its place: some may have come or gone unseen.
     pub is_relisting: bool,
-    /// When the last list came that had no pod beside those that the watch has shown.
+    /// When a list last confirmed the watch: it had no pod that the watch had not shown.
     pub listed_at: Option<Timestamp>,
-    /// Whether most of the cluster's kubelets are not heard of.
+    /// Whether most of the cluster's kubelets are silent.
     pub are_kubelets_cut_off: bool,
     /// Whether the watch shows a DaemonSet of this UID.
     pub daemon_set_is_seen: &'a dyn Fn(&str) -> bool,
-    /// Whether budgets of which one had no room may have by now.
+    /// Whether these budgets, one of which had no room when seen, may all have room by now.
     pub have_room: &'a dyn Fn(&[BudgetSeen]) -> bool,
-    /// The budgets that cover a pod. Costly: each of the namespace is matched.
+    /// The budgets that cover a pod. Costly: matches every budget of the namespace.
     pub budgets: &'a dyn Fn(&PodView) -> Vec<Arc<Budget>>,
     /// The group's limit on scale-ins.
     pub our_limit: OurLimit,
@@ -85,14 +85,14 @@ pub struct Situation<'a> {
     pub instance: Membership,
     /// The group's lifecycle hooks.
     pub hook: HookState,
-    /// When AWS denied a heartbeat for an instance of the group last, if it has let none through since: the hook holds none for longer than
-    /// its time-out.
+    /// When AWS last denied a heartbeat for an instance of the group, if it has accepted none since: until it does, the hook holds no
+    /// instance for longer than its time-out.
     pub heartbeats_denied_at: Option<Timestamp>,
     /// How long AWS holds the instance; `None` while unknown.
     pub held: Option<Span>,
-    /// What AWS has told of the instance's end.
+    /// What AWS's notices together say of the instance's end.
     pub expected: Option<Expected>,
-    /// The notices that say so, one by one.
+    /// Those notices, one by one.
     pub notices: &'a [Noticed],
     /// What was tried before.
     pub memory: &'a Memory,
@@ -124,17 +124,17 @@ impl Situation<'_> {
         self.with_noted(&record.moved(self.ahead))
     }
 
-    /// The same of a record as it was noted, by its own clock.
+    /// The same for a record that is by its own clock already.
     pub(super) fn with_noted(&self, record: &Record) -> Value {
         let mut marks = self.marks();
         if self.settings.guard && self.is_drained_by_autoscaler() {
-            // Our taint takes the place of the one that tells so, and DaemonSet pods are to be guarded from that drain.
+            // Our taint replaces the one that shows this drain, from which DaemonSet pods are to be guarded.
             marks.insert(Mark::Guard);
         }
         node_patch::with_record_over(self.node, marks, record, self.taint_now)
     }
 
-    /// Whether cluster-autoscaler drains the node, by its taint. On a Node that we scale in it is ours.
+    /// Whether cluster-autoscaler drains the node, judging by its taint. On a Node that we scale in, the taint is ours.
     pub(super) fn is_drained_by_autoscaler(&self) -> bool {
         self.node.taint(names::TO_BE_DELETED).is_some() && !node_patch::has_scale_in_marks(self.node)
     }
@@ -144,7 +144,7 @@ impl Situation<'_> {
         node_patch::take_off(self.node, self.marks())
     }
 
-    /// What we have put on the Node, though somebody may have taken it out of the list.
+    /// What we have put on the Node, even if somebody has removed it from the Node's own list.
     fn marks(&self) -> BTreeSet<Mark> {
         node_patch::marks(self.node).union(self.memory.claims.marks()).copied().collect()
     }
@@ -166,7 +166,7 @@ impl Situation<'_> {
 
     /// Restores missing marks of the scale-in and keeps the taint fresh.
     pub(super) fn keep_marked(&self, plan: &mut Plan) {
-        // In the warm pool, perhaps for days, it is no node.
+        // In the warm pool, perhaps for days, the instance is no node.
         let away = matches!(
             self.instance,
             Membership::Elsewhere { .. } | Membership::In { lifecycle: Lifecycle::Warmed, .. }
@@ -231,7 +231,7 @@ impl Situation<'_> {
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
             is_asked: self.memory.of(&pod.uid).to_go.is_some(),
-            // Nobody lets it finish on a machine that is lost, and it is to start elsewhere.
+            // On a lost machine it cannot finish, and is to start elsewhere.
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now)
                 || self.lost_at(self.node_of(pod)).is_some_and(|at| at <= self.now),
             is_over: self.is_over(pod),
@@ -275,7 +275,7 @@ impl Situation<'_> {
         self.classified(None).filter(|(_, class)| matches!(class, Class::Daemon(_)))
     }
 
-    /// Whether no kubelet reports on the node's pods: it is not heard of, or has been not Ready for [`UNABLE_FOR`].
+    /// Whether no kubelet reports on the node's pods: it alone is silent, or has been not Ready for [`UNABLE_FOR`].
     fn is_silent(&self, node: &NodeView) -> bool {
         match node.ready {
             Ready::Yes => false,
@@ -286,28 +286,29 @@ impl Situation<'_> {
         }
     }
 
-    /// When a node counts as lost; `None` while it is heard of.
+    /// When a node counts as lost; `None` while its kubelet reports.
     pub(super) fn lost_at(&self, node: &NodeView) -> Option<Timestamp> {
         let since = node.unready_since.filter(|_| node.ready == Ready::Unknown)?;
         let lost = if self.are_kubelets_cut_off { CUT_OFF_FOR } else { UNABLE_FOR };
         Some(later(self.ours(since), lost))
     }
 
-    /// Whether this node is silent by itself. If most are, the API server, or whoever looks, cannot hear them, and the machines run on.
+    /// Whether this silence is the node's own. If most are silent, the API server or its observer cannot hear them, and the machines run
+    /// on.
     fn is_for_itself(&self, node: &NodeView) -> bool {
         !self.are_kubelets_cut_off || self.lost_at(node).is_some_and(|at| at <= self.now)
     }
 
-    /// Looks again while most kubelets are cut off: nothing on this Node need change when they are not.
+    /// Looks again while most kubelets are cut off: when they no longer are, nothing on this Node need change.
     pub(super) fn look_again_while_cut_off(&self, plan: &mut Plan) {
         if self.are_kubelets_cut_off {
             plan.wake(later(self.now, LOOK_AGAIN));
         }
     }
 
-    /// From when on nothing runs on the node any more, as far as we can tell, if its last workload left at `emptied`: its kubelet has not
-    /// confirmed a long overdue exit, or has not been heard of since. (One that is back may say that pods have exited before it says
-    /// that the Node is Ready.) `None`: somebody is heard of.
+    /// From when on the node counts as dead (nothing runs on it), if its last workload left at `emptied`: its kubelet has not confirmed a
+    /// long overdue exit, or has been silent since. (A kubelet that is back may report exits before it reports the Node Ready.) `None`: a
+    /// kubelet reports.
     pub(super) fn is_dead_from(&self, record: &Record, emptied: Timestamp) -> Option<Timestamp> {
         let given_up_on = |node: &NodeView| {
             let mut all = self.classified(Some(record));
@@ -325,13 +326,13 @@ impl Situation<'_> {
         nodes.try_fold(Timestamp::MIN, |latest, node| Some(dead_from(node)?.max(latest)))
     }
 
-    /// Whether our own pod runs on the node: another process is to lead.
+    /// Whether our own pod runs on the node, so that another process should lead.
     pub(super) fn is_our_own_node(&self) -> bool {
         let mut pods = self.pods.into_iter().flat_map(|pods| pods.values());
         pods.any(|pod| self.is_own(pod) && !pod.finished)
     }
 
-    /// Until when what would be in another leader's way waits, while our own pod is on the node; `None`: no other leads.
+    /// While our own pod is on the node: until when to hold back what would get in another leader's way; `None`: no other leads.
     pub(super) fn others_may_lead_until(&self) -> Option<Timestamp> {
         let handed_over = self.memory.tries(&Task::HandOver).ended.unwrap_or(self.now);
         Some(later(handed_over, OTHERS_LEAD_WITHIN)).filter(|until| *until > self.now)
@@ -348,7 +349,7 @@ impl Situation<'_> {
         self.hook.ours().map(|hook| HeldBy { hook, span })
     }
 
-    /// The node's flush time: what its DaemonSet pods ask for, but at most half of the time since it is limited. The
+    /// The node's flush time: what its DaemonSet pods ask for, but at most half of the time between setting the limit and the limit. The
     /// other half is for workloads.
     pub(super) fn flush_time(&self, record: &Record) -> Duration {
         let asked = self.asked_flush();
@@ -391,8 +392,8 @@ impl Situation<'_> {
     }
 }
 
-/// How long our own pod, and a termination, wait for another process to lead, counted from when this one handed over. With none
-/// there, it leads again.
+/// How long our own pod, and a termination, wait for another process to lead, counted from when this one handed over. If none does, this
+/// one leads again.
 const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// A kubelet that is not Ready (runtime or network down) mostly recovers and then confirms exits. After this time it
@@ -401,15 +402,14 @@ const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
 const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
 
-/// A node that is not heard of counts as lost after this time where most are not: a control plane is mended by then, or the machines are
-/// gone.
+/// Where most nodes are silent, a silent one counts as lost after this time: by then the control plane is mended, or the machines are gone.
 pub(super) const CUT_OFF_FOR: SignedDuration = SignedDuration::from_hours(1);
 
-/// How often it is looked whether that is over.
+/// How often to check whether most nodes are still silent.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
-/// On a silent Node, a pod counts as ended this long after its deletion timestamp (the end of its grace), and nobody flushes this
-/// long after the last workload. A live kubelet confirms, and reports that it is there, within seconds.
+/// On a silent Node, a pod counts as ended this long after its deletion timestamp (the end of its grace), and no flush is waited for this
+/// long after the last workload. A live kubelet confirms exits, and its own presence, within seconds.
 const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Of several Nodes that name one instance, at most one has a kubelet; the others may be Ready because somebody says so.

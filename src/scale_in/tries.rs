@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::Action;
 use crate::clock::{backoff, signed, spread};
 
-/// What failed this often in a row counts as lasting. An API server that has just started, or learned of a right, allows it a little later.
+/// A failure counts as lasting after this many in a row: an API server that has just started, or learned of a right, needs a moment.
 pub(super) const LASTING_AFTER: u32 = 5;
 
-/// A write of the Node is tried again after five seconds at most, so many times: two minutes long, which is all the time that a spot notice
-/// gives. Nobody is asked to leave before the record is on the Node.
+/// For this many tries, about two minutes, a write of the Node is tried again after five seconds at most: a spot notice gives no more time,
+/// and no pod is asked to leave before the record is on the Node.
 const QUICK_WRITES: u32 = 25;
 
 /// Something tried until it works.
@@ -23,7 +23,7 @@ pub enum Task {
     Report,
     /// Evicting a pod, by UID.
     Evict(String),
-    /// Deleting a pod, by UID: what its evictions came to costs it no time.
+    /// Deleting a pod, by UID; a task of its own, so that failed evictions do not delay it.
     DeletePod(String),
     /// Setting or taking off the guard of a DaemonSet pod, by UID.
     Guard(String),
@@ -117,7 +117,7 @@ impl Tries {
         (!self.in_flight).then(|| self.not_before.unwrap_or(Timestamp::MIN))
     }
 
-    /// Whether the last one ended before `moment`: what it was told then may count no more.
+    /// Whether the last one ended before `moment`, so that its answer may be out of date.
     pub fn ended_before(&self, moment: Timestamp) -> bool {
         !self.in_flight && self.ended.is_some_and(|ended| ended < moment)
     }

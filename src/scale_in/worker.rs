@@ -45,11 +45,11 @@ use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
-/// Pause before another plan where the last one asks for one at once.
+/// Shortest pause before the next plan, even if the last one asks for it at once.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
-/// What another process wrote while it led is seen by this time after this one began to lead: its last write may take as long as the API
-/// server lets it ([`CHANGED_WITHIN`]), and a watch that broke is back after five seconds.
+/// This long after this process began to lead, it has seen everything that the previous leader wrote: the last write may take as long as
+/// the API server lets it ([`CHANGED_WITHIN`]), and a watch that broke is back after five seconds.
 const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(CHANGED_WITHIN.as_secs() as i64 + 5);
 
 /// When a Node's record was first seen, and how far the API server's clock was ahead of ours then; `None` without a record.
@@ -78,7 +78,7 @@ struct Observed {
     now: Timestamp,
     /// How far the API server's clock is ahead of ours.
     cluster_ahead: SignedDuration,
-    /// How far it was when the record came.
+    /// How far that was when the record came.
     ahead: SignedDuration,
     /// When the record came.
     record_seen: Timestamp,
@@ -92,7 +92,7 @@ struct Observed {
     is_primary: bool,
 }
 
-/// Leave to evict pods, as one plan gets it.
+/// Permission to evict pods, for one plan.
 struct Permits<'a> {
     worker: &'a Worker,
     leads: bool,
@@ -111,11 +111,11 @@ impl<'a> Permits<'a> {
     /// Whether one more pod may be evicted now.
     fn ask(&self) -> Permit {
         if !self.leads {
-            // Who does not lead evicts nobody.
+            // A process that does not lead evicts nobody.
             return Permit::Granted;
         }
         self.were_asked_for.set(true);
-        // Who has to wait for one pod has to for the others.
+        // A node that has to wait for one pod has to wait for all.
         if let Some(until) = self.refused_until.get() {
             return Permit::Wait(until);
         }
@@ -135,9 +135,9 @@ pub(super) struct Worker {
     /// This Node, and its twins whose pods count.
     pub(super) nodes: BTreeSet<NodeName>,
     pub(super) pods: Pods,
-    /// When the last list came that had no pod beside those that the watches have shown.
+    /// When a list last confirmed the watches: it had no pod that they had not shown.
     pub(super) listed_at: Option<Timestamp>,
-    /// A list had one: their watches are to begin anew.
+    /// A list had such a pod: the watches are to begin anew.
     pub(super) are_watches_behind: bool,
     pub(super) memory: Memory,
     pub(super) told: Told,
@@ -147,9 +147,9 @@ pub(super) struct Worker {
     instance: Option<InstanceId>,
     /// The Node as it was last.
     last: Option<Arc<NodeView>>,
-    /// Since when it is gone.
+    /// Since when the Node has been gone.
     gone: Option<Timestamp>,
-    /// Told when this node is the first that may evict a pod.
+    /// Notified when it is this node's turn to evict a pod.
     eviction_slot_free: Arc<Notify>,
     /// No plan has been made yet.
     at_start: bool,
@@ -209,10 +209,10 @@ impl Worker {
                 () = follow.notified() => {}
                 () = eviction_slot_free.notified() => {}
                 Ok(()) = groups.changed() => {}
-                // There are thousands of changes in a minute when many nodes drain: one for each eviction that they cover.
+                // When many nodes drain, budgets change thousands of times a minute: with each eviction that they cover.
                 Ok(()) = budgets.changed(), if self.memory.is_blocked_by_a_budget() => {}
                 Ok(()) = daemon_sets.changed() => {}
-                // Of all nodes of the cluster.
+                // Attachments of all nodes of the cluster.
                 Ok(()) = attachments.changed(), if self.is_in(Phase::Flushing) => {}
                 Ok(()) = holds.changed() => {}
                 Ok(()) = hooks.changed() => {}
@@ -224,7 +224,7 @@ impl Worker {
             self.take_in_what_is_there(&mut watches);
             let _ = (follow.notified().now_or_never(), eviction_slot_free.notified().now_or_never());
         }
-        // Lists that are under way are nobody's any more, and have places that an answer may still wait for.
+        // Lists under way are of no use any more, and take places that calls still to be answered may be waiting for.
         drop(watches);
         self.hear_out().await;
     }
@@ -245,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// A list from before a watch broke tells nothing of what that one missed.
+    /// Takes in an event. A list from before a watch broke says nothing of what the watch missed.
     fn take_in(&mut self, watches: &mut Watches, node: &NodeName, event: watcher::Result<Event<Seen<Pod>>>) {
         if event.is_err() {
             self.listed_at = None;
@@ -341,7 +341,7 @@ impl Worker {
         Next::Wait(wake_at.map(|at| if at > now { at } else { now + SHORTEST_WAIT }))
     }
 
-    /// The Node is gone. Workloads that nobody has asked to go are, before they are collected, if the scale-in's machine lives.
+    /// The Node is gone. If the scale-in's machine lives, workloads not yet asked to go are asked before they are garbage-collected.
     fn step_without_node(&mut self) -> Next {
         let now = self.shared.clock.now();
         let gone = self.gone.unwrap_or_else(|| self.note_gone(now));
@@ -353,7 +353,7 @@ impl Worker {
         };
         let Some(node) = self.last.clone().filter(is_ours) else { return Next::Stop };
         let pods = self.pods.by_uid.borrow();
-        // Those of a twin that is there are not collected.
+        // Pods of a twin that still exists are not collected.
         let left_behind = pods.values().filter(|pod| pod.node == self.name);
         let unasked: Vec<PodView> =
             left_behind.filter(|pod| nodeless::is_unasked(pod, &self.memory)).cloned().collect();
@@ -372,7 +372,7 @@ impl Worker {
             match self.memory.of(&pod.uid).deletion.may_begin_at() {
                 Some(at) if at <= now => {
                     if self.memory.of(&pod.uid).deletion.failures == 0 {
-                        tracing::warn!(node = self.name.as_str(), pod = %pod.name, "the Node was deleted in mid-drain: the pod is to be deleted with its whole grace, before the pod garbage collector deletes it without");
+                        tracing::warn!(node = self.name.as_str(), pod = %pod.name, "the Node was deleted in mid-drain: the pod is to be deleted with its whole grace, before the pod garbage collector deletes it without any");
                     }
                     let grace = grace_to_ask(None, pod.grace_seconds, now);
                     let owner = Some((pod.owner(), false));
@@ -406,7 +406,7 @@ impl Worker {
             refused: self.memory.refused_by_aws.clone(),
         });
         self.shared.waiting.set(&self.name, progress);
-        // One that was made before this process began to lead goes by who led before. The next one comes at once.
+        // A plan made before this process began to lead was made for a follower. The next one comes at once.
         for action in plan.actions.into_iter().filter(|_| leads) {
             self.start(node, action);
         }
@@ -427,7 +427,7 @@ impl Worker {
         let cluster_ahead = self.shared.clock.cluster_ahead();
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
-        // Another leader's writes may be seen once that one leads no more.
+        // Another leader's writes may still come into sight after it has ceased to lead.
         let is_others = !leads || now < later(self.shared.leadership.leads_since(), SEEN_AFTER);
         let from_another_run =
             std::mem::take(&mut self.at_start) || is_others || self.shared.dry_run.is_some();
@@ -483,7 +483,7 @@ impl Worker {
         (twins, is_primary)
     }
 
-    /// What is known of the group's hooks, as they hold the instance if they do; the leader has that kept fresh.
+    /// What is known of the group's hooks, on the terms on which they hold the instance, if they do. The leader keeps that fresh.
     fn hook(&self, node: &NodeView, instance: &Membership, leads: bool) -> HookState {
         let Some(group) = group_of(node, instance) else { return HookState::Unknown };
         if leads && matches!(instance, Membership::In { .. }) {
@@ -508,7 +508,7 @@ impl Worker {
         first
     }
 
-    /// The Node is gone, but its machine may live: notes until when its pods need that.
+    /// The Node is gone, but its machine may live: notes until when its pods need the machine.
     fn note_what_runs_on(&self) {
         let Some(instance) = &self.instance else { return };
         let pods = self.pods.by_uid.borrow();
@@ -530,7 +530,7 @@ impl Worker {
         self.memory.lost.is_some() || node.instance.as_ref().is_some_and(is_in_vain)
     }
 
-    /// Notes how the scale-in goes on, and tells what of it has ended. Only the leader does: all replicas see the same.
+    /// Notes how the scale-in goes on. What has ended is counted and logged by the leader only, as all replicas see the same.
     fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) {
         let now = self.shared.clock.cluster();
         let ended = match node {
@@ -548,7 +548,7 @@ impl Worker {
         }
     }
 
-    /// Tells how a scale-in has ended: by then neither the Node nor its annotations need be there.
+    /// Logs how a scale-in ended: by now the Node and its annotations may be gone.
     fn tell_end(&self, cause: Cause, ending: Ending) {
         let last = self.shared.history.last(&self.name);
         let group = last.as_ref().map(|last| last.course.record.group.as_str());
@@ -561,7 +561,7 @@ impl Worker {
         }
     }
 
-    /// Tells the trace of the scale-in that has just ended, and returns its id; `None` if nobody listens.
+    /// Exports the trace of the scale-in that has just ended, and returns its id; `None` if nobody listens.
     fn tell_trace(&self) -> Option<String> {
         let wanted = self.shared.traces.are_wanted();
         let told = trace::of(&wanted.then(|| self.shared.history.last(&self.name))??);
@@ -570,14 +570,14 @@ impl Worker {
         Some(id)
     }
 
-    /// Awaits answers still out; starts nothing but what a write that is in was to be followed by.
+    /// Awaits answers still out. Starts nothing new, except what was to follow a write that has now succeeded.
     async fn hear_out(&mut self) {
         while let Some(outcome) = self.running.next().await {
             self.remember(outcome);
         }
     }
 
-    /// Starts an action, unless another process leads by now: the plan may be seconds old.
+    /// Starts an action, unless this process has ceased to lead: the plan may be seconds old.
     pub(super) fn start(&mut self, node: &Arc<NodeView>, action: Action) {
         if !self.shared.leadership.leads() {
             // Noted, and certainly not sent.
@@ -597,7 +597,7 @@ impl Worker {
     }
 }
 
-/// Tells what an action comes to, in the words of the Events that go with it. The calls themselves are told where they are refused.
+/// Notes what an action would do, in the words of its Events. The calls themselves are noted where they are refused.
 fn tell_in_words(dry_run: &DryRun, node: &NodeName, action: &Action) {
     match action {
         Action::PatchNode { then, .. } => then.iter().for_each(|then| tell_in_words(dry_run, node, then)),

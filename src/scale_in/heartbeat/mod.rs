@@ -1,11 +1,10 @@
 //! Heartbeats for instances that a lifecycle hook of ours holds in Terminating:Wait (or another :Wait state with a
 //! terminating hook), each at two fifths to half of the hook's time-out.
 //!
-//! Works from AWS alone: it goes on while the API server is down and before a restarted program has seen a Node. The hook
-//! of an instance without a Node is completed once nothing runs on it any more ([`nodeless`]), and one that its group retains
-//! is terminated then: nobody else would end it. Since when each is held is found out here too
-//! ([`held_since`](super::held_since)): deadlines count from then, whatever the record says. So is when a hold ends because AWS takes no
-//! heartbeats.
+//! Works from AWS alone: it goes on while the API server is down and before a restarted program has seen a Node. If an instance has no
+//! Node, its hook is completed once nothing runs on it any more ([`nodeless`]); if its group retains it, it is terminated then, as nobody
+//! else would end it. This module also finds out since when each instance is held ([`held_since`](super::held_since)), from which deadlines
+//! count, whatever the record says, and when a hold ends because AWS accepts no heartbeats.
 
 mod held;
 
@@ -199,8 +198,8 @@ impl Failing {
     }
 }
 
-/// Whether heartbeats that have failed since this moment are taken of no other replica either: AWS has answered this one since then, or it
-/// leads though AWS did not when it came to, or nobody else could.
+/// Whether heartbeats that have failed since this moment would fail from every other replica too: AWS has answered this one since then, or
+/// did not answer it even when it came to lead, or there is no other.
 fn fails_for_all(shared: &Shared, since: Timestamp) -> bool {
     let is_answered = shared.groups.latest().is_some_and(|snapshot| snapshot.taken_at > since);
     let leads_since = shared.leadership.leads_since();

@@ -40,21 +40,21 @@ const HIDDEN: Duration = Duration::from_secs(20);
 /// How long a process that does not lead any more tries to give its messages back.
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
-/// No more messages are read while this many wait for their records, those aside that may wait for their turn for days ...
+/// No more messages are read while this many wait for their records, not counting those that may wait for their turn for days ...
 const MOST: usize = 1_000;
 /// ... of which there may be ten times as many.
 const MOST_IN_ALL: usize = 10 * MOST;
 
-/// Nor while so many calls are under way, each on a connection of its own: what is left to others has one each, and a queue may have thousands
-/// of such messages.
+/// Nor while this many calls are under way, each on a connection of its own: each message left to others takes one, and a queue may have
+/// thousands of these.
 const CALLS_AT_ONCE: usize = 50;
 
-/// What is about others comes again after this share of the time for which it may be of use, after [`HIDDEN`] at least and this at
-/// most. That is some 500 times in two weeks, and a queue may give what is received more often to its dead letters.
+/// A message about others comes again after this share of the time for which it may be of use, after [`HIDDEN`] at least and after the time
+/// below at most: some 500 times in two weeks. A queue may move what is received more often to its dead letters.
 const SHARE: u32 = 36;
 const LONGEST_HIDDEN: Duration = Duration::from_hours(1);
 
-/// From one receive to the next if there was no message: SQS waits for one, an endpoint that does not would be asked without end.
+/// Least time between two receives without a message: SQS waits for one, but an endpoint that does not would be asked incessantly.
 const BETWEEN_EMPTY: SignedDuration = SignedDuration::from_secs(1);
 
 /// Pause after the first failed read of the queue; it doubles up to the longest.

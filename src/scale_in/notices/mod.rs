@@ -43,15 +43,15 @@ pub struct Expected {
     pub until: Timestamp,
 }
 
-/// What ends later may wait for its turn among a person's requests: a day is left for what those before it take.
+/// A machine that ends later than this may wait for its turn among people's requests: a day is left for the scale-ins before it.
 const FAR: SignedDuration = SignedDuration::from_hours(24);
 
-/// The message of what waits is the only thing that a restart knows it by: SQS keeps it for four days, unless the queue says otherwise.
+/// A machine that waits is known after a restart only by its message, which SQS keeps for four days unless the queue says otherwise.
 ///
 /// Source: [message retention period](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SetQueueAttributes.html).
 const KEPT: SignedDuration = SignedDuration::from_hours(72);
 
-/// Whether a machine of which this was told at `moment` may wait for its turn: nothing happens to it for long.
+/// Whether, as of `moment`, the end of a machine is so far away that it may wait for its turn.
 pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
     ends_at.is_some_and(|at| at > later(moment, FAR))
 }
@@ -96,7 +96,7 @@ pub(super) fn may_wait<'a>(notices: impl IntoIterator<Item = &'a Noticed>, now: 
 }
 
 impl Noticed {
-    /// Whether AWS calls off by this what another notice, or a cordon, is for: that event, or any where one of them does not say which.
+    /// Whether this notice calls off what another notice, or a cordon, is for: the same event, or any where one of them does not name it.
     pub(super) fn calls_off(&self, cause: Cause, event: Option<&str>) -> bool {
         let is_the_event = match (self.event.as_deref(), event) {
             (Some(called_off), Some(event)) => called_off == event,
@@ -159,8 +159,8 @@ impl Notices {
         self.queues.reading(queue)
     }
 
-    /// Notes what a message says. What AWS has called off since it told it counts no more, in whatever order the two come. Whether it
-    /// is new.
+    /// Notes what a message says. What AWS has since called off no longer counts, in whatever order the two messages come. Returns whether
+    /// the notice is new.
     fn expect(&self, instance: &InstanceId, message: &str, notice: Noticed) -> bool {
         let calls_off = |one: &Noticed, other: &Noticed| {
             one.calls_off(other.expected.cause, other.event.as_deref())

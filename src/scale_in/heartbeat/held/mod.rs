@@ -22,16 +22,16 @@ const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 /// An instance missing from refreshes is kept this long: two refreshes at the usual interval.
 const MISSED_FOR: Duration = Duration::from_mins(2);
 
-/// Heartbeats that fail are waited for as long as this part of the time that was left when the first one did: what the pods of the node
-/// are given is the rest ...
+/// Failing heartbeats are waited for until the time that was left when the first one failed, divided by this, is over. The rest is for the
+/// pods of the node ...
 const ENDS_AFTER_PART: i32 = 4;
 
-/// ... and for so long at least.
+/// ... but for no less than this.
 const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// So long after it was shown as `Terminating`, or after AWS was told to end it, an instance counts as held though no description says so:
-/// those are ten seconds apart and may be minutes old, and a heartbeat that comes too early does no harm. Half of the hook's time-out where
-/// that is shorter.
+/// This long after it was shown as `Terminating`, or after AWS was told to end it, an instance counts as held even if no description says
+/// so: descriptions are ten seconds apart and may be minutes old, and a heartbeat that comes too early does no harm. Half of the hook's
+/// time-out where that is shorter.
 const UNSEEN_AFTER: Duration = Duration::from_secs(15);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
@@ -40,7 +40,7 @@ const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// The same where AWS refuses for good, such as for lack of a right, or does not show it after a minute.
 const REFUSED: SignedDuration = SignedDuration::from_mins(5);
 
-/// A hold of which AWS does not say for so long when it began counts from when it was seen first.
+/// If AWS has not said for this long when a hold began, the hold counts from when it was first seen.
 const SAYS_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
 /// A held instance, or one that its group retains.
@@ -248,9 +248,9 @@ impl Newcomers {
     }
 }
 
-/// Updates `held` from the last refresh. If the refresh before showed an instance not held, it has been held since then
-/// at most. `lasts`: the time-out of a group's hook of ours, if it is known to have one; `told`: when AWS was told to end which instances, by the records of
-/// their Nodes. Returns when more of them count as held, unless a refresh comes first.
+/// Updates `held` from the last refresh. If the refresh before showed an instance not held, the hold began no earlier than that. `lasts`:
+/// the time-out of our hook on a group, if it is known to have one; `told`: which instances AWS was told to end, and when, by the records
+/// of their Nodes. Returns when more of them count as held, unless a refresh comes first.
 pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
