@@ -18,7 +18,8 @@
 //! - State lives where it survives us: in AWS (desired capacity, lifecycle state, the tag on an instance that is
 //!   protected for a moment) and on the Node (annotation). The program can be killed at any instruction and started
 //!   again elsewhere. What real Nodes have taught about templates is kept in a ConfigMap, and can be lost without harm.
-//! - What must be done is found by looking at Nodes and groups; a message only makes that happen sooner.
+//! - What must be done is found by looking at Nodes and groups; a message only makes that happen sooner, but for what AWS announces
+//!   nowhere else (spot interruptions, maintenance).
 //! - [`aws`] and [`cluster`] are thin adapters. [`sim`] has worlds that answer the same requests; what differs is the
 //!   endpoint, never the code.
 //! - [`app`] puts it together, [`config`] reads the flags, [`admin`], [`commands`] and [`telemetry`] let people look in.

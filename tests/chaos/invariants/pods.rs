@@ -16,8 +16,8 @@ use crate::scenario::{Cause, Damage, Deed, GroupCause, Kind, Upset, What, Worklo
 /// How long a pod on a dead machine is waited for beyond its grace.
 pub(super) const DEAD: SignedDuration = SignedDuration::from_mins(1);
 
-/// As exact as timestamps of Kubernetes are.
-const SECOND: SignedDuration = SignedDuration::from_secs(1);
+/// As exact as timestamps of Kubernetes are, and the dates of the API server's answers, by which its clock is known: a second each.
+const DATED: SignedDuration = SignedDuration::from_secs(2);
 
 /// A last call is so early, and evictions of one node may take so long beside other ones.
 const LATE: SignedDuration = SignedDuration::from_secs(10);
@@ -204,7 +204,7 @@ impl History {
         // On a dead machine nobody confirms an exit: grace and a minute, from a deletion timestamp of whole seconds.
         if let Some(asked) = run.asked
             && self.is_dead(instance, at)
-            && asked.at + SignedDuration::from_secs(grace.clamp(0, 100_000)) + DEAD <= at + SECOND
+            && asked.at + SignedDuration::from_secs(grace.clamp(0, 100_000)) + DEAD <= at + DATED
         {
             return true;
         }
