@@ -135,13 +135,6 @@ impl Memory {
         tries.failed(now, pause);
     }
 
-    /// Notes that a try was not made after all.
-    pub fn note_unsent(&mut self, task: &Task, now: Timestamp) {
-        let tries = self.tries_mut(task);
-        let pause = task.pause_after(tries.failures + 1);
-        tries.unsent(now, pause);
-    }
-
     /// Notes a request whose effect should show by itself. If it has not after this pause, the request is repeated.
     pub fn put_off(&mut self, task: &Task, now: Timestamp, pause: SignedDuration) {
         self.tries_mut(task).put_off(now, pause);

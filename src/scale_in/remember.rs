@@ -57,10 +57,6 @@ impl Worker {
                 }
             }
             Outcome::NodeWritten(Err(error), then) => self.hear_of_failed_write(&error, &then),
-            Outcome::Asked { uid, answer: Answer::Unsent, how, .. } => {
-                let task = if how == Removal::Eviction { Task::Evict(uid) } else { Task::DeletePod(uid) };
-                self.memory.note_unsent(&task, now);
-            }
             Outcome::Asked { pod, uid, grace, answer, budgets, how, owner } => {
                 self.tell_answer(&pod, &uid, grace, &answer, how);
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
@@ -114,6 +110,9 @@ impl Worker {
     /// Tells what the API server said when a pod was asked to go: of answers that come again and again, the first of each kind. Events tell of
     /// budgets that block, and of what is refused.
     fn tell_answer(&mut self, pod: &PodName, uid: &str, grace: Option<i64>, answer: &Answer, how: Removal) {
+        if *answer == Answer::Unsent {
+            return;
+        }
         let is_news = self.told.is_news(uid, answer) && !matches!(answer, Answer::Blocked(_));
         let asked = if how == Removal::Eviction { "eviction asked for" } else { "deletion asked for" };
         let (node, answer) = (self.name.as_str(), answer.to_string());

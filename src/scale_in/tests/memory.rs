@@ -293,3 +293,19 @@ fn a_node_is_written_again_after_five_seconds_at_most_for_as_long_as_a_spot_noti
         "hundreds of nodes may have it refused for hours"
     );
 }
+
+#[test]
+fn what_was_not_sent_is_no_answer_and_is_tried_a_second_later() {
+    let mut memory = Memory::default();
+    let (evict, delete) = (Task::Evict("a".into()), Task::DeletePod("a".into()));
+    for task in [&evict, &delete] {
+        memory.begin(task, at(0));
+    }
+    memory.note_eviction("a".into(), Answer::Unsent, Vec::new(), at(10));
+    memory.note_deletion("a".into(), Answer::Unsent, at(10));
+    assert!(memory.of("a").refusal.is_none() && memory.of("a").to_go.is_none());
+    for tries in [&evict, &delete].map(|task| memory.tries(task)) {
+        let pause = tries.may_begin_at().expect("none is under way").duration_since(at(10));
+        assert!(tries.ended.is_none() && (800..=1_200).contains(&pause.as_millis()), "{tries:?}");
+    }
+}
