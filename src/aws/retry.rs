@@ -114,15 +114,17 @@ where
         };
         failures += 1;
         let pause = patience.pause(failures);
-        let is_allowed = patience.allows(&error);
+        let is_last = !patience.allows(&error) || began.elapsed() + pause >= patience.within;
+        if !is_last {
+            tracing::debug!(failures, error = %chain(&error), "retrying a call to AWS");
+        }
         if patience.repeats == Repeats::Answered && !error.is_refusal() {
             unsure.get_or_insert_with(|| error.clone());
         }
         let told = unsure.clone().filter(|_| error.is_refusal()).unwrap_or(error);
-        if !is_allowed || began.elapsed() + pause >= patience.within {
+        if is_last {
             return Err(told);
         }
-        tracing::debug!(failures, error = %chain(&told), "retrying a call to AWS");
         sleep(pause).await;
         // The process may have been stopped meanwhile: what it knew then is too old to act on.
         if began.elapsed() > patience.within {

@@ -12,8 +12,8 @@ use crate::telemetry::cut;
 /// Longest wait for the list of a node's pods.
 const LISTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Longest wait for the answer to a read, an Event, the Lease, a ConfigMap or an access review. A healthy API server takes milliseconds, one that is starting a few
-/// seconds.
+/// Longest wait for the answer to a read, an Event, the Lease, a ConfigMap or an access review. A healthy API server takes milliseconds,
+/// one that is starting a few seconds.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest wait for the answer to a change of a Node or a pod: longer than the API server's own, 34 s. It asks admission webhooks, which have

@@ -18,7 +18,7 @@ use super::answer::{self, Answer, ApiError, CHANGED_WITHIN, changed, listed, tim
 use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
-use super::places::in_a_place;
+use super::places::{in_a_place, in_a_place_if};
 use super::pods::{PodName, PodView};
 use super::seen::Seen;
 use crate::telemetry::{chain, cut};
@@ -81,13 +81,8 @@ impl Cluster {
         let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
-        let call = async {
-            if !is_wanted() {
-                return Err(ApiError::Unwanted);
-            }
-            changed(api.patch(name, &params, &patch)).await
-        };
-        let node = in_a_place(&self.nodes, call).await?;
+        let call = changed(api.patch(name, &params, &patch));
+        let node = in_a_place_if(&self.nodes, is_wanted, call).await.ok_or(ApiError::Unwanted)??;
         Ok(NodeView::from(&node))
     }
 
@@ -155,14 +150,13 @@ impl Cluster {
             Ok(request) => request,
             Err(error) => return Answer::Unclear(chain(&error)),
         };
-        let call = async {
-            if !is_wanted() {
-                return Answer::Unsent;
-            }
-            let answer = tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await;
-            answer.unwrap_or_else(|_| Answer::Unclear(ApiError::TimedOut.to_string()))
-        };
-        in_a_place(&self.evictions, call).await
+        // Its time counts from when it has a place.
+        let call = async { tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await };
+        match in_a_place_if(&self.evictions, is_wanted, call).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(_)) => Answer::Unclear(ApiError::TimedOut.to_string()),
+            None => Answer::Unsent,
+        }
     }
 
     async fn answer(&self, request: http::Request<kube::client::Body>) -> Answer {
@@ -193,21 +187,17 @@ impl Cluster {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::default()
         };
-        let call = async {
-            if !is_wanted() {
-                return Ok(Answer::Unsent);
+        let call = changed(async {
+            match api.delete(&pod.name, &params).await {
+                Ok(_) => Ok(Answer::Going),
+                Err(kube::Error::Api(status)) => Ok(answer::read(status.code, None, Some(&status))),
+                Err(error) => Err(error),
             }
-            changed(async {
-                match api.delete(&pod.name, &params).await {
-                    Ok(_) => Ok(Answer::Going),
-                    Err(kube::Error::Api(status)) => Ok(answer::read(status.code, None, Some(&status))),
-                    Err(error) => Err(error),
-                }
-            })
-            .await
-        };
-        let answer = in_a_place(&self.deletions, call).await;
-        answer.unwrap_or_else(|error| Answer::Unclear(chain(&error)))
+        });
+        match in_a_place_if(&self.deletions, is_wanted, call).await {
+            Some(answer) => answer.unwrap_or_else(|error| Answer::Unclear(chain(&error))),
+            None => Answer::Unsent,
+        }
     }
 
     /// Sets the condition DisruptionTarget, as the eviction API does, so that the pod's owner knows why it goes.

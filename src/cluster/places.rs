@@ -16,6 +16,17 @@ pub(super) async fn in_a_place<T>(places: &Semaphore, call: impl Future<Output =
     keeping(places.acquire().await, call).await
 }
 
+/// The same, if the call is wanted when a place is free: that may take minutes. `None`: it was not made.
+pub(super) fn in_a_place_if<T>(
+    places: &Semaphore,
+    is_wanted: impl FnOnce() -> bool,
+    call: impl Future<Output = T>,
+) -> impl Future<Output = Option<T>> {
+    // Calls are large, and would be in here several times.
+    let call = Box::pin(call);
+    in_a_place(places, async { if is_wanted() { Some(call.await) } else { None } })
+}
+
 /// Keeps a place until the call is answered, or for [`HAS_A_PLACE`].
 pub async fn keeping<T>(place: impl Sized, call: impl Future<Output = T>) -> T {
     let mut call = pin!(call);

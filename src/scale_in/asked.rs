@@ -90,7 +90,7 @@ impl Asked {
     /// Notes the API server's answer to the eviction, and the budgets that covered the pod when asked.
     pub fn note_eviction(&mut self, task: &Task, answer: Answer, budgets: Vec<BudgetSeen>, now: Timestamp) {
         let tries = self.eviction.failures;
-        if !matches!(answer, Answer::Busy(..)) {
+        if !matches!(answer, Answer::Busy(..) | Answer::Unsent) {
             self.put_off = 0;
         }
         let (text, by, pause) = match answer {

@@ -110,3 +110,21 @@ async fn no_deadline_waits_for_evictions_that_hang() {
     assert!(cut.is_empty(), "{cut:?}");
     scene.assert_left_well(&machine);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_turn_is_not_evicted_once_its_scale_in_is_called_off() {
+    let config = Config { drain_timeout: Some(seconds(120)), ..config() };
+    let scene = Scene::configured(group(2), config).await;
+    let machine = scene.first();
+    // The last calls of all are near from the beginning.
+    let pods = (0..250).map(|k| pod(format!("web-{k}").as_str()).grace(110).on(&machine.name));
+    scene.run(pods).await;
+    scene.world.cluster.hang_webhook(Verb::Create, "pods/eviction");
+    scene.scale_in(&machine, Cause::Operator).await;
+    scene.pass_some(seconds(3)).await;
+    let evictions = || scene.world.cluster.requests(Verb::Create, "pods/eviction");
+    assert_eq!(evictions(), 100);
+    scene.annotate(&machine, None).await;
+    scene.pass_some(seconds(40)).await;
+    assert_eq!(evictions(), 100);
+}
