@@ -166,6 +166,9 @@ pub struct Record {
     /// end a healthy node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminate_at: Option<Timestamp>,
+    /// The same moment as `terminate_at` if AWS has certainly not carried that call out: whoever takes over need not wait for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub void_termination: Option<Timestamp>,
     /// What a newer version has added: kept as it is.
     #[serde(flatten)]
     pub more: BTreeMap<String, Value>,
@@ -198,6 +201,7 @@ impl Record {
             heartbeat_timeout_seconds: None,
             empty_since: None,
             terminate_at: None,
+            void_termination: None,
             more: BTreeMap::new(),
         }
     }
@@ -210,6 +214,11 @@ impl Record {
     /// Whether another installation than `ours` has begun it, as far as both are known.
     pub fn is_of_another(&self, ours: Option<&str>) -> bool {
         self.installation.as_deref().zip(ours).is_some_and(|(theirs, ours)| theirs != ours)
+    }
+
+    /// When AWS was told to terminate the instance, unless that certainly had no effect.
+    pub fn told_at(&self) -> Option<Timestamp> {
+        self.terminate_at.filter(|at| self.void_termination != Some(*at))
     }
 
     /// Since when its time is limited as it is now.
@@ -236,6 +245,7 @@ impl Record {
             limited_since: self.limited_since.map(moved),
             empty_since: self.empty_since.map(moved),
             terminate_at: self.terminate_at.map(moved),
+            void_termination: self.void_termination.map(moved),
             ..self.clone()
         }
     }
@@ -251,13 +261,16 @@ impl Record {
             limited_since: self.limited_since.map(past),
             empty_since: self.empty_since.map(past),
             terminate_at: self.terminate_at.map(past),
+            void_termination: self.void_termination.map(past),
             ..self.clone()
         }
     }
 
     /// Whether some clock may have shown its moments.
     fn is_plausible(&self) -> bool {
-        let others = [self.release_by, self.ends_at, self.limited_since, self.empty_since, self.terminate_at];
+        let [terminate_at, void] = [self.terminate_at, self.void_termination];
+        let others =
+            [self.release_by, self.ends_at, self.limited_since, self.empty_since, terminate_at, void];
         let moments = [self.requested_at, self.phase_since].into_iter().chain(others.into_iter().flatten());
         moments.into_iter().all(is_plausible)
     }

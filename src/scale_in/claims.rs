@@ -43,6 +43,8 @@ pub struct Claims {
     told_end: Option<(InstanceId, Timestamp)>,
     /// When AWS was told to terminate the Node's instance, by a believed record or, where that is gone, its mark.
     told_termination: Option<(InstanceId, Timestamp)>,
+    /// Which of these certainly had no effect, by the last believed record.
+    void_termination: Option<Timestamp>,
     /// What has been put on the Node for its scale-in.
     marks: BTreeSet<Mark>,
     /// The deadline that an earlier run wrote, unless it is AWS's end of the machine, which may be called off.
@@ -143,6 +145,7 @@ impl Claims {
             self.told_end = record.ends_at.map(|at| (record.instance.clone(), at));
             if let Some(at) = record.terminate_at {
                 self.told_termination = Some((record.instance.clone(), at));
+                self.void_termination = record.void_termination;
             }
         }
     }
@@ -150,7 +153,7 @@ impl Claims {
     /// Notes that AWS was told to terminate the Node's instance by a run before this one, some time before `now`.
     fn note_told(&mut self, node: &NodeView, now: Timestamp) {
         let Some(instance) = node.instance.clone() else { return };
-        if self.told_termination(&instance).is_none() {
+        if self.told_termination.as_ref().is_none_or(|(told, _)| *told != instance) {
             self.told_termination = Some((instance, now));
         }
     }
@@ -174,9 +177,11 @@ impl Claims {
         self.told_end.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
     }
 
-    /// When AWS was told to terminate this instance at the latest, by a record that may have been written over or taken off since.
+    /// When AWS was told to terminate this instance at the latest, by a record that may have been written over or taken off since, unless
+    /// that had no effect.
     pub fn told_termination(&self, instance: &InstanceId) -> Option<Timestamp> {
-        self.told_termination.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
+        let told = self.told_termination.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at);
+        told.filter(|at| self.void_termination != Some(*at))
     }
 
     /// The record of this instance's scale-in that somebody has taken off, or written something else over.
@@ -222,6 +227,7 @@ fn past(claimed: Record, now: Timestamp) -> Record {
         limited_since: claimed.limited_since.map(past),
         empty_since: claimed.empty_since.map(past),
         terminate_at: claimed.terminate_at.map(past),
+        void_termination: claimed.void_termination.map(past),
         ..claimed
     }
 }
@@ -236,10 +242,13 @@ fn no_earlier_than_seen(claimed: Record, before: Option<&Record>, now: Timestamp
         _ => at,
     };
     let same_phase_since = (claimed.phase == before.phase).then_some(before.phase_since);
+    let terminate_at = claimed.terminate_at.map(|at| seen(at, before.terminate_at));
+    let is_void = claimed.terminate_at.is_some() && claimed.told_at().is_none();
     Record {
         phase_since: seen(claimed.phase_since, same_phase_since),
         empty_since: claimed.empty_since.map(|at| seen(at, before.empty_since)),
-        terminate_at: claimed.terminate_at.map(|at| seen(at, before.terminate_at)),
+        terminate_at,
+        void_termination: terminate_at.filter(|_| is_void),
         ..claimed
     }
 }
@@ -276,6 +285,7 @@ fn from_somebody(
         requested_at: claimed.requested_at.max(not_before),
         group: before.map_or(claimed.group, |before| before.group.clone()),
         terminate_at: claimed.terminate_at.max(before.and_then(|before| before.terminate_at)),
+        void_termination: before.and_then(|before| before.void_termination),
         more: before.map(|before| before.more.clone()).unwrap_or_default(),
         ..claimed
     }))
@@ -489,6 +499,33 @@ mod tests {
         let mut claims = Claims::default();
         seen(&mut claims, &with(&["added"]), true, 0);
         assert_eq!(seen(&mut claims, &with(&["made-up"]), false, 10).more, with(&["added"]).more);
+    }
+
+    #[test]
+    fn that_a_termination_had_no_effect_is_known_from_another_run_and_taken_from_nobody_else() {
+        let void = |at| Record { terminate_at: Some(at), void_termination: Some(at), ..record(0) };
+        for (first_seen, from_another_run, told) in
+            [(40, true, None), (10, true, None), (40, false, Some(at(30)))]
+        {
+            let mut claims = Claims::default();
+            seen(&mut claims, &Record { terminate_at: Some(at(30)), ..record(0) }, true, 0);
+            let believed = seen(&mut claims, &void(at(30)), from_another_run, first_seen);
+            let instance = InstanceId::from("i-1");
+            let told = told.map(|at: Timestamp| at.min(believed.terminate_at.expect("noted")));
+            assert_eq!((believed.told_at(), claims.told_termination(&instance)), (told, told));
+            // The mark alone does not say so.
+            claims.see(
+                &NodeView { marks: Some("taint,told".into()), ..node("now") },
+                from_another_run,
+                at(50),
+            );
+            assert_eq!(claims.told_termination(&instance), told);
+        }
+        // The clock of who wrote it is behind.
+        let mut claims = Claims::default();
+        seen(&mut claims, &record(0), true, 0);
+        let believed = seen(&mut claims, &void(at(-20)), true, 40);
+        assert_eq!((believed.terminate_at, believed.told_at()), (Some(at(40)), None));
     }
 
     #[test]

@@ -201,6 +201,7 @@ impl Intents {
             let before = view.scale_in();
             record.ends_at = before.and_then(|before| before.ends_at);
             record.terminate_at = before.and_then(|before| before.terminate_at);
+            record.void_termination = before.and_then(|before| before.void_termination);
             record.more = before.map(|before| before.more.clone()).unwrap_or_default();
             record.release_by = deadline::limit(ours, &record, None);
             let patch = node_patch::with_record(&view, &record, self.clock.latest());

@@ -28,8 +28,9 @@ use crate::telemetry::chain;
 /// This shortly before AWS ends a machine, its node is not put back into service any more.
 const TOO_LATE: SignedDuration = SignedDuration::from_mins(5);
 
-/// How far the record's clock and ours may drift apart between two readings. Two terminations are further apart than that.
-const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_millis(100);
+/// How far the record's clock and ours may drift apart between two readings. Terminations that two processes note at the same time, as one
+/// takes over from the other, are further apart than that.
+const CLOCKS_PART_BY: SignedDuration = SignedDuration::from_micros(10);
 
 /// First and longest pause before a completion that AWS throttled or did not answer is tried again: it is the last step of a scale-in.
 const COMPLETED_AGAIN: [SignedDuration; 2] = [SignedDuration::from_millis(500), SignedDuration::from_secs(5)];

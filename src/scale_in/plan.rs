@@ -401,6 +401,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
             requested_at: s.noted(lost.requested_at),
             limited_since: lost.limited_since.map(|at| s.noted(at)),
             terminate_at: lost.terminate_at.map(|at| s.noted(at)),
+            void_termination: lost.void_termination.map(|at| s.noted(at)),
             ..record
         },
         None => record,

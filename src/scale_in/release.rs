@@ -65,7 +65,9 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     let told = s.expected.and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
     let still_ends = |at: &Timestamp| !limit::has_outlived(s, *at) && !limit::is_called_off(s, *at);
     let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
-    let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
+    let void_termination =
+        if is_refused_for_now(s, record) { record.terminate_at } else { record.void_termination };
+    let changed = Record { release, ends_at, group: group.clone(), void_termination, ..record.clone() };
     let changed = if s.held.is_some() { limit::with_timeout(s, changed) } else { changed };
     let release_by = limit::deadline_of(s, &changed);
     let is_known = limit::is_deadline_known(s, &changed);
@@ -82,6 +84,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     };
     let is_same = release == record.release
         && ends_at == record.ends_at
+        && void_termination == record.void_termination
         && *group == record.group
         && changed.heartbeat_timeout_seconds == record.heartbeat_timeout_seconds;
     if is_as_good && is_same && s.memory.claims.not_believed().is_none() {
@@ -89,6 +92,13 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     }
     s.patch(plan, s.with_record(&changed), then.into_iter().collect());
     changed
+}
+
+/// Whether the noted termination certainly had no effect, which is to be written down before the next try: whoever takes over would wait
+/// minutes for it.
+fn is_refused_for_now(s: &Situation<'_>, record: &Record) -> bool {
+    let is_void = record.told_at().is_some_and(|at| s.memory.is_void(at));
+    is_void && s.memory.tries(&Task::Terminate).may_begin_at().is_some_and(|at| at > s.now)
 }
 
 /// How to give the instance back if something other than us has changed that, and what else to do then.
@@ -441,7 +451,7 @@ fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timest
 pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     let is_sent = |at: &Timestamp| !s.memory.is_void(*at);
     let counts = |at: &Timestamp| later(*at, SIGNATURE_LIFE) > record.requested_at;
-    record.terminate_at.filter(is_sent).max(told_before(s, &record.instance).filter(counts))
+    record.told_at().filter(is_sent).max(told_before(s, &record.instance).filter(counts))
 }
 
 /// When AWS was told to terminate the instance: by this process, or by an earlier one, according to a record that may be gone.
@@ -541,7 +551,7 @@ fn noted(s: &Situation<'_>, record: &Record, group: &GroupName) -> (Record, Acti
         under_hook: record.phase == Phase::Draining,
         noted_at: s.now,
     };
-    (Record { terminate_at: Some(s.now), ..record.clone() }, terminate)
+    (Record { terminate_at: Some(s.now), void_termination: None, ..record.clone() }, terminate)
 }
 
 /// Asks for a refresh that begins after `moment`: no earlier one tells.

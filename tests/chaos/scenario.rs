@@ -5,6 +5,7 @@
 
 use ebbtide::sim::aws::{Lose, Operation};
 use ebbtide::sim::cluster::{Fault, Verb};
+use jiff::SignedDuration;
 
 /// Everything that a run depends on.
 #[derive(Clone, Debug, PartialEq)]
@@ -294,6 +295,16 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// How late a termination arrives at most.
+    pub(crate) fn longest_delay(&self) -> SignedDuration {
+        let terminate = Operation::TerminateInstanceInAutoScalingGroup;
+        let late = |happening: &Happening| match happening.what {
+            What::Aws(AwsFault::Late { operation, by, .. }) => (operation == terminate).then(|| by.into()),
+            _ => None,
+        };
+        SignedDuration::from_secs(self.happenings.iter().filter_map(late).max().unwrap_or(0))
+    }
+
     /// The longest grace that has an end, in seconds.
     pub(crate) fn longest_grace(&self) -> i64 {
         self.workloads

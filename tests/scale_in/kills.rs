@@ -83,6 +83,27 @@ async fn killed_before_the_answer_to_a_termination_came() {
     }
 }
 
+/// Nobody waits minutes for a call that AWS has not carried out.
+#[tokio::test(start_paused = true)]
+async fn killed_between_two_tries_of_a_termination_that_aws_throttles() {
+    for group in [group(2), held_group(2, 60)] {
+        let mut scene = begin(group).await;
+        let machine = scene.first();
+        scene.world.aws.throttle_for(&[TERMINATE], seconds(200));
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        let mut calls = 0;
+        while calls == 0 || scene.world.aws.calls(TERMINATE) > calls {
+            calls = scene.world.aws.calls(TERMINATE);
+            scene.pass_some(seconds(3)).await;
+        }
+        scene.kill().await;
+        assert!(scene.world.until(seconds(180), |w| !terminations(w, &machine).is_empty()).await);
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(decrements(&scene.world), 1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn killed_again_and_again() {
     for group in [group(2), held_group(2, 60)] {

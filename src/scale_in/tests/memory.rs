@@ -136,8 +136,8 @@ fn the_last_terminations_without_effect_are_known_by_the_moment_for_which_they_w
     }
     let known: Vec<bool> = (0..10).map(|second| memory.is_void(at(second))).collect();
     assert_eq!(known, [false, true, true, true, true, true, true, true, true, false], "no more than eight");
-    let apart = |millis| memory.is_void(at(8) + SignedDuration::from_millis(millis));
-    assert_eq!([-100, -99, 99, 100].map(apart), [false, true, true, false]);
+    let apart = |micros| memory.is_void(at(8) + SignedDuration::from_micros(micros));
+    assert_eq!([-10, -9, 9, 10].map(apart), [false, true, true, false]);
 }
 
 #[test]

@@ -492,6 +492,24 @@ fn after_an_answer_of_ok_a_stale_refresh_does_not_bring_a_second_one_nor_does_a_
     }
 }
 
+#[test]
+fn what_aws_has_refused_is_written_down_before_the_next_try_so_that_a_restart_need_not_wait() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    assert!(touches_aws(&scene.plan()));
+    scene.terminated(&Err(refused("Throttling", "Rate exceeded")));
+    let noted_at = scene.record().terminate_at;
+    assert!(!touches_aws(&scene.plan()));
+    assert_eq!((scene.record().terminate_at, scene.record().void_termination), (noted_at, noted_at));
+    scene.memory = Memory::default();
+    scene.later(2);
+    seen_now(&mut scene, Lifecycle::InService);
+    assert!(touches_aws(&scene.plan()));
+    assert_eq!((scene.record().told_at(), scene.record().void_termination), (Some(scene.now), None));
+    scene.terminated(&Err(no_answer()));
+    scene.plan();
+    assert_eq!(scene.record().void_termination, None, "it may arrive");
+}
+
 /// It lives on, and a minute later its node is back in service.
 #[test]
 fn of_an_instance_that_somebody_detaches_before_aws_was_told_nobody_says_that_it_is_released() {
@@ -586,6 +604,19 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
     scene.plan();
     let plan = scene.plan();
     assert!(plan.wake_at.is_none_or(|at| at > scene.now), "{plan:?}");
+}
+
+/// As one takes over from the other, each notes a termination, and one of the two writes has failed.
+#[test]
+fn the_note_of_another_process_a_millisecond_before_one_that_failed_is_not_void() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    let theirs = Record { terminate_at: Some(at(1)), ..scene.record() };
+    let ours = at(1) + SignedDuration::from_millis(1);
+    scene.memory.note_void(ours);
+    scene.patch(&node_patch::with_record(&scene.view(), &theirs, scene.now));
+    scene.later(40);
+    seen_now(&mut scene, Lifecycle::InService);
+    assert!(!touches_aws(&scene.plan()), "it was sent");
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub(super) fn terminations(history: &History) -> Vec<Violation> {
         };
         let Some(instance) = arguments.get("InstanceId") else { continue };
         if let Some(before) = last.insert(instance, entry.at)
-            && entry.at.duration_since(before) < apart(arguments)
+            && entry.at.duration_since(before) < apart(arguments, history.scenario.longest_delay())
         {
             found.push(Violation {
                 at: entry.at,
@@ -109,10 +109,11 @@ pub(super) fn terminations(history: &History) -> Vec<Violation> {
     found
 }
 
-/// How long after a termination that AWS has acknowledged there is another one of the instance at the soonest.
-fn apart(arguments: &BTreeMap<String, String>) -> SignedDuration {
+/// How long after a termination that has reached AWS there is another one of the instance at the soonest. Without a decrement, that counts
+/// from when it was sent, which may be `longest_delay` earlier.
+fn apart(arguments: &BTreeMap<String, String>, longest_delay: SignedDuration) -> SignedDuration {
     let decrements = arguments.get("ShouldDecrementDesiredCapacity").is_some_and(|it| it == "true");
-    SignedDuration::from_secs(if decrements { 300 } else { 30 })
+    if decrements { SignedDuration::from_mins(5) } else { SignedDuration::from_secs(30) - longest_delay }
 }
 
 impl History {

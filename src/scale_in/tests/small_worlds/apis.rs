@@ -13,6 +13,11 @@ fn no_answer() -> AwsError {
     AwsError::unreachable(operation, "timed out")
 }
 
+fn throttled() -> AwsError {
+    let operation = Operation::TerminateInstanceInAutoScalingGroup;
+    AwsError::of_service(operation, 400, "Throttling", "Rate exceeded")
+}
+
 fn refused(hook: bool) -> AwsError {
     let (operation, message) = (Operation::TerminateInstanceInAutoScalingGroup, String::new());
     if hook {
@@ -27,7 +32,7 @@ impl World {
     pub(super) fn answer(&mut self, call: &Call, fate: Fate) -> Result<(), String> {
         let (by, n, now) = (call.by, call.node, self.clock(call.by));
         let is_heard = self.replicas[by].life == call.life;
-        let has_effect = fate != Fate::Lost;
+        let has_effect = matches!(fate, Fate::Answered | Fate::Unheard);
         match &call.what {
             Action::PatchNode { patch, then } => {
                 let written = has_effect.then(|| self.write(n, patch));
@@ -67,7 +72,11 @@ impl World {
             Action::Terminate { decrement, noted_at, .. } => {
                 let result = if has_effect { self.terminate(n, *decrement)? } else { Ok(()) };
                 if is_heard {
-                    let heard = if fate == Fate::Answered { result } else { Err(no_answer()) };
+                    let heard = match fate {
+                        Fate::Answered => result,
+                        Fate::Refused => Err(throttled()),
+                        Fate::Unheard | Fate::Lost => Err(no_answer()),
+                    };
                     self.replicas[by].memory[n].note_termination(*noted_at, &heard, now);
                 }
             }

@@ -70,6 +70,8 @@ pub(super) enum Fate {
     Unheard,
     /// It is lost.
     Lost,
+    /// AWS throttles it.
+    Refused,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +198,9 @@ impl World {
         }
         for n in 0..self.calls.len() {
             events.extend([Event::Call(n, Fate::Unheard), Event::Call(n, Fate::Lost)]);
+            if matches!(self.calls[n].what, Action::Terminate { .. }) {
+                events.push(Event::Call(n, Fate::Refused));
+            }
         }
         events.extend([Event::Crashes(0), Event::Crashes(1)]);
         events.extend([0, 1].into_iter().filter(|r| self.leader != Some(*r)).map(Event::Leads));
