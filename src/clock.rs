@@ -5,7 +5,7 @@
 //! and adapters ask for it. In a paused runtime (tests, `ebbtide simulate`) it moves with the timers.
 //!
 //! [`Clock::cluster`] is the API server's, which dates each of its answers: for what others date or read, in the cluster and at AWS, whatever
-//! this machine's clock says. Their moments are converted to our clock by [`Clock::cluster_ahead`]. [`Clock::wall`] is the machine's, for what
+//! this machine's clock says. Until it has answered, AWS's dates do. Their moments are converted to our clock by [`Clock::cluster_ahead`]. [`Clock::wall`] is the machine's, for what
 //! stays on it, and for the Lease.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use jiff::fmt::rfc2822::DateTimeParser;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -30,8 +31,15 @@ pub struct Clock {
     origin: Timestamp,
     since: Instant,
     wall: Wall,
-    /// By how much the API server's clock is ahead of ours; `None` until it has told.
-    cluster_ahead: Arc<Mutex<Option<SignedDuration>>>,
+    /// By how much others' clocks are ahead of ours.
+    others: Arc<Mutex<Others>>,
+}
+
+/// By how much these clocks are ahead of ours; `None` until they have told.
+#[derive(Debug, Default)]
+struct Others {
+    cluster: Option<SignedDuration>,
+    aws: Option<SignedDuration>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,7 +63,7 @@ impl Clock {
     }
 
     fn new(origin: Timestamp, wall: Wall) -> Self {
-        Self { origin, since: Instant::now(), wall, cluster_ahead: Arc::default() }
+        Self { origin, since: Instant::now(), wall, others: Arc::default() }
     }
 
     /// A clock that reads the same now, with a wall clock of its own.
@@ -83,14 +91,15 @@ impl Clock {
         self.wall().duration_since(self.now())
     }
 
-    /// What the API server's clock reads, within three seconds; until it has told, what the wall clock does.
+    /// What the API server's clock reads, within three seconds; until it has told, what AWS's does, or before that the wall clock.
     pub fn cluster(&self) -> Timestamp {
         later(self.now(), self.cluster_ahead())
     }
 
     /// By how much the API server's clock is ahead of ours.
     pub fn cluster_ahead(&self) -> SignedDuration {
-        self.cluster_ahead.lock().unwrap_or_else(|| self.ahead())
+        let others = self.others.lock();
+        others.cluster.or(others.aws).unwrap_or_else(|| self.ahead())
     }
 
     /// The later of what the API server's clock reads and what this machine's does.
@@ -101,15 +110,27 @@ impl Clock {
     /// The API server has dated an answer that was sent for at `sent`, by our clock, and has just come. It did so at some moment since: an
     /// answer that comes late tells little, and moves nothing that may be right.
     pub fn note_dated(&self, date: Timestamp, sent: Timestamp) {
-        if !is_plausible(date) {
-            return;
+        let known = self.cluster_ahead();
+        if let Some(ahead) = self.dated(date, sent, known) {
+            self.others.lock().cluster = Some(ahead);
         }
+    }
+
+    /// The same of AWS.
+    pub fn note_dated_by_aws(&self, date: Timestamp, sent: Timestamp) {
+        let known = self.others.lock().aws.unwrap_or_else(|| self.ahead());
+        if let Some(ahead) = self.dated(date, sent, known) {
+            self.others.lock().aws = Some(ahead);
+        }
+    }
+
+    /// By how much a clock is ahead of ours that has dated an answer so, if it is one; `known`: what was known of it before.
+    fn dated(&self, date: Timestamp, sent: Timestamp, known: SignedDuration) -> Option<SignedDuration> {
         let least = date.duration_since(self.now());
         let most = later(date, DATED_WITHIN).duration_since(sent);
-        let mut ahead = self.cluster_ahead.lock();
-        let known = ahead.unwrap_or_else(|| self.ahead());
         let is_right = (least - AS_GOOD..=most + AS_GOOD).contains(&known);
-        *ahead = Some(if is_right { known } else { least + (most - least) / 2 });
+        let ahead = if is_right { known } else { least + (most - least) / 2 };
+        is_plausible(date).then_some(ahead)
     }
 
     /// Sets a simulated wall clock forward or back. Does nothing to the machine's.
@@ -139,6 +160,13 @@ pub(crate) const PLAUSIBLE: std::ops::Range<i64> = 946_684_800..7_258_118_400;
 /// Whether a clock may show this moment: it may come from outside.
 pub fn is_plausible(moment: Timestamp) -> bool {
     PLAUSIBLE.contains(&moment.as_second())
+}
+
+/// When an answer was given, by the clock of who gave it and its header `Date`.
+///
+/// Source: [RFC 9110, Date](https://www.rfc-editor.org/rfc/rfc9110#field.date).
+pub fn http_date(header: impl AsRef<[u8]>) -> Option<Timestamp> {
+    DateTimeParser::new().parse_timestamp(header.as_ref()).ok()
 }
 
 /// How long ago `since` was at `now`; zero if it lies ahead.
@@ -232,6 +260,28 @@ mod tests {
         }
         clock.note_dated(Timestamp::UNIX_EPOCH, at(60));
         assert_eq!(clock.cluster(), millis(57_500), "no clock reads that");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn until_the_api_server_answers_aws_tells_what_time_it_is() {
+        let at = |second: i64| at(1_700_000_000 + second);
+        let clock = Clock::starting_at(at(7_200));
+        clock.note_dated_by_aws(Timestamp::UNIX_EPOCH, at(7_200));
+        assert_eq!(clock.cluster(), at(7_200));
+        clock.note_dated_by_aws(at(0), at(7_200));
+        assert_eq!(elapsed(at(0), clock.cluster()), Duration::from_millis(500));
+        clock.note_dated(at(60), at(7_200));
+        clock.note_dated_by_aws(at(0), at(7_200));
+        assert_eq!(elapsed(at(60), clock.cluster()), Duration::from_millis(500));
+    }
+
+    #[test]
+    fn an_answer_is_dated_as_http_says_or_not_at_all() {
+        let expected = "2026-11-28T17:43:47Z".parse().expect("a moment");
+        assert_eq!(http_date("Sat, 28 Nov 2026 17:43:47 GMT"), Some(expected));
+        for text in ["", "yesterday", "Sat, 28 Nov 2026"] {
+            assert_eq!(http_date(text), None, "{text}");
+        }
     }
 
     #[test]

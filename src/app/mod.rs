@@ -136,7 +136,7 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
     let Outside { aws, cluster, clock, incoming, tls, expander: expander_endpoint, admin, collector } =
         outside;
-    let cluster = cluster.telling(&clock);
+    let (aws, cluster) = (aws.telling(&clock), cluster.telling(&clock));
     let (traces, exporter) = collector.map(Traces::to).unzip();
     let dry_run = config.dry_run.then(|| DryRun::new(clock.clone()));
     let (aws, cluster) = match &dry_run {

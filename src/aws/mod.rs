@@ -13,6 +13,7 @@ mod activity;
 mod auto_scaling_group;
 mod autoscaling;
 mod calls;
+mod dates;
 mod ec2;
 mod eks;
 mod error;
@@ -52,6 +53,7 @@ use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use tokio::time::{Instant, timeout};
 
+use self::dates::Dates;
 pub use self::retry::DELIVERED_WITHIN;
 use self::retry::Patience;
 pub use activity::Activity;
@@ -82,6 +84,7 @@ pub use spot::SpotPrice;
 pub use tag_selector::TagSelector;
 pub use user_data::UserData;
 
+use crate::clock::Clock;
 use crate::dry_run::DryRun;
 
 /// More pods than any type has addresses for: `x8i.96xlarge` has 1,514 in
@@ -125,6 +128,13 @@ impl Aws {
     #[must_use]
     pub fn in_dry_run(self, dry_run: &DryRun) -> Self {
         Self { dry_run: Some(dry_run.clone()), ..self }
+    }
+
+    /// The same clients, which tell `clock` what AWS's reads.
+    #[must_use]
+    pub fn telling(self, clock: &Clock) -> Self {
+        let config = self.autoscaling.config().to_builder().interceptor(Dates(clock.clone())).build();
+        Self { autoscaling: aws_sdk_autoscaling::Client::from_conf(config), ..self }
     }
 
     /// Clients configured by `config`, except for time-outs and retries.

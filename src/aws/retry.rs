@@ -9,10 +9,12 @@
 //!   come late, and undo what was set since. A termination is retried only if AWS has certainly refused it: after a lost answer or
 //!   a 500 it may have taken effect.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use jiff::SignedDuration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::AwsError;
 use crate::clock::backoff;
@@ -38,6 +40,9 @@ pub(super) struct Patience {
     pub(super) longest_pause: Duration,
     /// After which errors that pass by themselves.
     pub(super) repeats: Repeats,
+    /// An attempt that has no answer by then gets another one beside it: one call in thousands takes seconds, or meets a connection that
+    /// is dead. Only for reads.
+    pub(super) doubled_after: Option<Duration>,
 }
 
 /// After which errors a call may be made again.
@@ -62,7 +67,8 @@ pub(super) const LOOK_UP: Patience = Patience::new(5_000, 2_000, 1_000);
 /// A receive from a queue: SQS holds it for 20 s while there is no message. Its caller asks again anyway.
 pub(super) const RECEIVE: Patience = Patience::new(30_000, 2_000, 1_000);
 /// A read that an RPC waits for; cluster-autoscaler gives up after 5 s, see [`crate::provider`].
-pub(super) const READ_NOW: Patience = Patience::new(3_000, 3_000, 250);
+pub(super) const READ_NOW: Patience =
+    Patience { doubled_after: Some(Duration::from_secs(1)), ..Patience::new(3_000, 3_000, 250) };
 /// An idempotent write: heartbeat, protection, tag. The shortest hook lasts 30 s and gets its heartbeat
 /// after 15: a hanging attempt leaves time for another.
 pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
@@ -81,6 +87,7 @@ impl Patience {
             within: Duration::from_millis(within),
             longest_pause: Duration::from_millis(pause),
             repeats: Repeats::Always,
+            doubled_after: None,
         }
     }
 
@@ -108,7 +115,7 @@ where
     let began = Instant::now();
     let (mut failures, mut unsure) = (0, None);
     loop {
-        let error = match attempt().await {
+        let error = match attempted(patience, &mut attempt).await {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -130,6 +137,23 @@ where
         if began.elapsed() > patience.within {
             return Err(told);
         }
+    }
+}
+
+/// An attempt, and another beside it where the first is slow. The first success counts.
+async fn attempted<T, F>(patience: Patience, attempt: &mut impl FnMut() -> F) -> Result<T, AwsError>
+where
+    F: Future<Output = Result<T, AwsError>>,
+{
+    let mut first = pin!(attempt());
+    let Some(after) = patience.doubled_after else { return first.await };
+    if let Ok(answer) = timeout(after, &mut first).await {
+        return answer;
+    }
+    let second = pin!(attempt());
+    match select(first, second).await {
+        Either::Left((Err(_), other)) | Either::Right((Err(_), other)) => other.await,
+        Either::Left((answer, _)) | Either::Right((answer, _)) => answer,
     }
 }
 
@@ -225,6 +249,33 @@ mod tests {
             assert!(at.len() >= 4, "{patience:?}: {at:?}");
             assert!(at.iter().all(|at| *at <= patience.within), "{patience:?}: {at:?}");
             assert!(began.elapsed() <= patience.within, "{patience:?}");
+        }
+    }
+
+    /// Whether it is slow, dead, or one of the two fails.
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_an_rpc_waits_for_is_asked_for_again_when_it_takes_longer_than_a_second() {
+        let millis = Duration::from_millis;
+        for (first, second, expected) in [
+            ((900, Ok(1)), (0, Ok(2)), (Ok(1), 1, 900)),
+            ((60_000, Ok(1)), (100, Ok(2)), (Ok(2), 2, 1_100)),
+            ((1_500, Ok(1)), (60_000, Ok(2)), (Ok(1), 2, 1_500)),
+            ((1_500, Err("Throttling")), (700, Ok(2)), (Ok(2), 2, 1_700)),
+            ((1_500, Ok(1)), (100, Err("Throttling")), (Ok(1), 2, 1_500)),
+        ] {
+            let (began, mut answers) = (Instant::now(), vec![second, first]);
+            let answer = tried(READ_NOW, || {
+                let (after, answer) = answers.pop().expect("two at most");
+                async move {
+                    sleep(millis(after)).await;
+                    answer.map_err(error)
+                }
+            });
+            let answer = answer.await.map_err(|error| error.to_string());
+            assert_eq!(
+                (answer, 2 - answers.len(), began.elapsed()),
+                (expected.0, expected.1, millis(expected.2))
+            );
         }
     }
 

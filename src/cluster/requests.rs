@@ -14,10 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::DATE;
-use http::{HeaderMap, Method, Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt as _;
-use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimeParser;
 use kube::client::Body;
 use kube::core::Status;
 use parking_lot::Mutex;
@@ -31,7 +29,7 @@ use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 
 use super::answer::DRY_RUN;
-use crate::clock::Clock;
+use crate::clock::{Clock, http_date};
 use crate::dry_run::{self, DryRun};
 
 /// The verb.
@@ -156,13 +154,6 @@ fn asked(method: &Method, uri: &Uri) -> (Verb, Resource) {
     (verb, resource)
 }
 
-/// When an answer was given, by the clock of who gave it.
-///
-/// Source: [RFC 9110, Date](https://www.rfc-editor.org/rfc/rfc9110#field.date).
-fn date(headers: &HeaderMap) -> Option<Timestamp> {
-    DateTimeParser::new().parse_timestamp(headers.get(DATE)?).ok()
-}
-
 /// Counters of the requests to one API server.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
@@ -271,7 +262,7 @@ impl Requests {
         let answer = client.send(request).await;
         // Who answers for an API server that is down has a clock of its own.
         let of_its_own = answer.as_ref().ok().filter(|answer| !answer.status().is_server_error());
-        if let Some(date) = of_its_own.and_then(|answer| date(answer.headers())) {
+        if let Some(date) = of_its_own.and_then(|answer| http_date(answer.headers().get(DATE)?)) {
             clock.zip(sent).inspect(|(clock, sent)| clock.note_dated(date, *sent));
         }
         counted.labels.outcome =
@@ -322,7 +313,6 @@ impl Collector for Ages {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
 
     use super::*;
 
@@ -361,17 +351,5 @@ mod tests {
         ] {
             assert_eq!(asked(&method, &path.parse().expect("a path")), expected, "{method} {path}");
         }
-    }
-
-    #[test]
-    fn an_answer_is_dated_as_http_says_or_not_at_all() {
-        let dated =
-            |text: &'static str| date(&HeaderMap::from_iter([(DATE, HeaderValue::from_static(text))]));
-        let expected = "2026-11-28T17:43:47Z".parse().expect("a moment");
-        assert_eq!(dated("Sat, 28 Nov 2026 17:43:47 GMT"), Some(expected));
-        for text in ["", "yesterday", "Sat, 28 Nov 2026"] {
-            assert_eq!(dated(text), None, "{text}");
-        }
-        assert_eq!(date(&HeaderMap::new()), None);
     }
 }

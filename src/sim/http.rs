@@ -15,6 +15,8 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -45,6 +47,12 @@ pub fn response(status: u16, content_type: &str, body: impl Into<Bytes>) -> Resp
         response.headers_mut().insert(http::header::CONTENT_TYPE, value);
     }
     response
+}
+
+/// The header `Date` of an answer given now, in whole seconds.
+pub fn date(now: Timestamp) -> http::HeaderValue {
+    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&now).unwrap_or_default();
+    http::HeaderValue::from_str(&date).unwrap_or(http::HeaderValue::from_static(""))
 }
 
 /// An HTTP client for the AWS SDK that sends every request to `world`, whatever its host.
@@ -164,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_world_answers_on_a_socket_as_it_does_in_process() {
-        let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
         let mut servers = JoinSet::new();
 
         let cluster = Cluster::new(clock.clone(), 1);

@@ -152,6 +152,9 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
             Event::Powered { instance, power, .. } if power != Power::Pending => {
                 if let Some(name) = bearer(&instance) {
                     switch_off(cluster, name);
+                    if power == Power::Stopped {
+                        cluster.stopped(name);
+                    }
                 }
             }
             Event::Impaired { instance, .. } => {

@@ -286,6 +286,19 @@ pub(crate) enum AwsFault {
     Unreadable { operation: Operation, times: u32 },
 }
 
+impl AwsFault {
+    /// How long it lasts, where calls do not use it up.
+    pub(crate) fn lasts(&self) -> SignedDuration {
+        SignedDuration::from_secs(match self {
+            Self::Stale { lasting, .. }
+            | Self::Throttled { lasting, .. }
+            | Self::Credentials { lasting }
+            | Self::Outage { lasting } => i64::from(*lasting),
+            _ => 0,
+        })
+    }
+}
+
 impl Scenario {
     /// The workload whose pod has this name.
     pub(crate) fn workload_of(&self, pod: &str) -> Option<&Workload> {
@@ -295,14 +308,14 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// How late a termination arrives at most.
+    /// How late a termination arrives at most, three seconds on its way included.
     pub(crate) fn longest_delay(&self) -> SignedDuration {
         let terminate = Operation::TerminateInstanceInAutoScalingGroup;
         let late = |happening: &Happening| match happening.what {
             What::Aws(AwsFault::Late { operation, by, .. }) => (operation == terminate).then(|| by.into()),
             _ => None,
         };
-        SignedDuration::from_secs(self.happenings.iter().filter_map(late).max().unwrap_or(0))
+        SignedDuration::from_secs(3 + self.happenings.iter().filter_map(late).max().unwrap_or(0))
     }
 
     /// The longest grace that has an end, in seconds.

@@ -211,6 +211,29 @@ async fn a_clock_that_was_wrong_when_the_record_was_written_holds_nothing_up_aft
     assert!(flushed <= SignedDuration::from_secs(60), "{flushed}");
 }
 
+/// Only AWS tells it what time it is until the API server answers: since when an instance is held, for one.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_hours_off_ends_no_drain_for_who_starts_while_the_api_server_is_away() {
+    let mut scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([pod("web").on(&machine.name).exits_after(5)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| in_phase(w, &machine, "Draining")).await;
+    // One is an hour behind, and the next two hours ahead.
+    for _ in 0..2 {
+        scene.world.cluster.api_down();
+        scene.kill().await;
+        scene.pass_some(seconds(60)).await;
+        scene.world.cluster.api_up();
+        scene.pass_some(seconds(120)).await;
+        assert_eq!(asked(&scene.world, "web"), []);
+    }
+    scene.world.cluster.add(budget("web").min_available(0));
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
 /// Two API servers behind one address: every other answer is by a clock that is six minutes ahead.
 struct Two {
     cluster: Cluster,

@@ -15,7 +15,7 @@ use super::group::after;
 use super::handle::Aws;
 use super::replies::Reply;
 use super::state::State;
-use crate::sim::http::{Lost, Request, Response, World, response};
+use crate::sim::http::{Lost, Request, Response, World, date, response};
 
 /// The requests under way, by arrival and order of sending.
 #[derive(Default)]
@@ -143,6 +143,7 @@ impl World for Aws {
                 sent.await
             }
         };
+        let dated = date(self.clock().now());
         let Sent { reply, way_back } = sent.map_err(|_| Lost)?;
         let Some(reply) = reply else { return std::future::pending().await };
         if !way_back.is_zero() {
@@ -150,6 +151,7 @@ impl World for Aws {
         }
         reply.map(|reply| {
             let mut answer = response(reply.status, reply.content_type, reply.body);
+            answer.headers_mut().insert(http::header::DATE, dated);
             if let Some((name, value)) = reply.error_header
                 && let Ok(value) = http::HeaderValue::from_str(&value)
             {

@@ -17,6 +17,9 @@ use super::spec::NodeSpec;
 use super::state::State;
 use crate::sim::span::Span;
 
+/// The cloud controller's taint of a Node whose instance is stopped.
+const SHUT_DOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+
 /// The taint of a Node before the cloud controller has initialised it.
 const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
@@ -25,6 +28,8 @@ pub(super) struct Machine {
     spec: NodeSpec,
     registered: bool,
     off: bool,
+    /// AWS has stopped its instance, and may start it again.
+    stopped: bool,
     kubelet: Kubelet,
     /// When its silence has lasted too long.
     pub(super) unheard_at: Option<Timestamp>,
@@ -46,8 +51,14 @@ impl State {
     /// Starts a machine; its Node registers when it has booted.
     pub(super) fn start_machine(&mut self, spec: NodeSpec) {
         let (name, boots_in) = (spec.name.clone(), std::time::Duration::from_secs(spec.boot_seconds));
-        let machine =
-            Machine { spec, registered: false, off: false, kubelet: Kubelet::Well, unheard_at: None };
+        let machine = Machine {
+            spec,
+            registered: false,
+            off: false,
+            stopped: false,
+            kubelet: Kubelet::Well,
+            unheard_at: None,
+        };
         self.machines.insert(name.clone(), machine);
         if boots_in.is_zero() {
             self.boot(&name);
@@ -220,6 +231,7 @@ impl State {
             machine.unheard_at = None;
         }
         self.note(Event::KubeletBack { node: node.to_owned() });
+        self.look_in_the_cloud(node);
         if was == Kubelet::CutOff {
             let reported = self.timing.reported.draw(&mut self.dice);
             self.after(reported, Task::Joined(node.to_owned()));
@@ -260,25 +272,42 @@ impl State {
         }
     }
 
-    /// Schedules the cloud controller's check of a Node whose instance may be gone.
-    pub(super) fn look_in_the_cloud(&mut self, node: &str) {
-        if self.machines.get(node).is_some_and(|machine| machine.off) {
-            let soon = self.timing.cloud_controller.draw(&mut self.dice);
-            self.after(soon, Task::CloudGone(node.to_owned()));
+    /// AWS has stopped a node's instance.
+    pub(super) fn stop_machine(&mut self, node: &str) {
+        if let Some(machine) = self.machines.get_mut(node) {
+            machine.stopped = true;
+            self.look_in_the_cloud(node);
         }
     }
 
-    /// The cloud controller removes the Node of an instance that is gone.
-    pub(super) fn remove_gone_node(&mut self, node: &str) {
-        let name = Name::cluster(node);
-        let ready = self.store.get(Resource::Nodes, &name).is_some_and(|node| node.condition("Ready"));
-        if self.timing.cloud_waits_for_not_ready && ready {
-            return;
+    /// Schedules the cloud controller's check of a Node whose instance is gone, or was stopped.
+    pub(super) fn look_in_the_cloud(&mut self, node: &str) {
+        if self.machines.get(node).is_some_and(|machine| machine.off || machine.stopped) {
+            let soon = self.timing.cloud_controller.draw(&mut self.dice);
+            self.after(soon, Task::Cloud(node.to_owned()));
         }
-        if self.machines.get(node).is_some_and(|machine| machine.off) {
+    }
+
+    /// The cloud controller removes the Node of an instance that is gone, and taints that of one that is stopped until it is Ready again.
+    /// <https://github.com/kubernetes/cloud-provider/blob/master/controllers/nodelifecycle/node_lifecycle_controller.go>
+    pub(super) fn sync_with_the_cloud(&mut self, node: &str) {
+        let name = Name::cluster(node);
+        let Some(machine) = self.machines.get_mut(node) else { return };
+        let ready = self.store.get(Resource::Nodes, &name).is_some_and(|node| node.condition("Ready"));
+        if machine.off && !(self.timing.cloud_waits_for_not_ready && ready) {
             self.machines.remove(node);
             // A Node that is already gone is fine.
             let _ = self.delete(Resource::Nodes, &name, &DeleteOptions::default(), By::Controller);
+        } else if !machine.off && machine.stopped {
+            let runs = machine.kubelet == Kubelet::Well;
+            machine.stopped = !(runs && ready);
+            match (runs, ready) {
+                (true, true) => self.edit(Resource::Nodes, &name, |value| set_shut_down(value, false)),
+                (false, false) => self.edit(Resource::Nodes, &name, |value| set_shut_down(value, true)),
+                (true, false) => self.look_in_the_cloud(node),
+                // It looks at nothing while a Node is Ready.
+                (false, true) => {}
+            }
         }
     }
 }
@@ -304,6 +333,16 @@ fn set_unready(node: &mut Value, now: Timestamp) {
         "lastHeartbeatTime": stamp(now),
     });
     set_condition(node, now, condition);
+}
+
+/// Adds or removes the taint of a stopped instance.
+fn set_shut_down(node: &mut Value, is_so: bool) {
+    let mut taints = list(node, &["spec", "taints"]).to_vec();
+    taints.retain(|taint| taint["key"] != SHUT_DOWN);
+    if is_so {
+        taints.push(json!({ "key": SHUT_DOWN, "effect": "NoSchedule" }));
+    }
+    node["spec"]["taints"] = Value::Array(taints);
 }
 
 /// The conditions of a healthy node.

@@ -29,7 +29,7 @@ pub(super) enum Task {
     Job(Name),
     Dependents(String),
     Unheard(String),
-    CloudGone(String),
+    Cloud(String),
     PodGc,
     Bookmarks,
     WatchTimeouts,
@@ -60,7 +60,7 @@ impl Task {
             | Self::Container(..)
             | Self::Schedule
             | Self::Bind(..)
-            | Self::CloudGone(_)
+            | Self::Cloud(_)
             | Self::Bookmarks
             | Self::WatchTimeouts
             | Self::Compact => false,

@@ -10,7 +10,6 @@ use futures::StreamExt as _;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -21,7 +20,7 @@ use super::names::Name;
 use super::queue::Task;
 use super::resources::Resource;
 use super::state::State;
-use crate::sim::http::{Lost, Request, Response, World, response};
+use crate::sim::http::{Lost, Request, Response, World, date, response};
 
 /// The requests under way.
 #[derive(Default)]
@@ -134,10 +133,4 @@ impl World for Cluster {
         answer.headers_mut().insert(http::header::DATE, dated);
         Ok(answer)
     }
-}
-
-/// Whoever answers dates it, in whole seconds.
-fn date(now: Timestamp) -> http::HeaderValue {
-    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&now).unwrap_or_default();
-    http::HeaderValue::from_str(&date).unwrap_or(http::HeaderValue::from_static(""))
 }

@@ -72,6 +72,11 @@ impl Cluster {
         self.change(|state| state.break_kubelet(node, Kubelet::Crashed));
     }
 
+    /// AWS has stopped a node's instance, whose machine has [crashed](Self::crash): the cloud controller taints its Node until it is back.
+    pub fn stopped(&self, node: &str) {
+        self.change(|state| state.stop_machine(node));
+    }
+
     /// Undoes a dead kubelet, a partition or a crash: the kubelet works again.
     pub fn revive(&self, node: &str) {
         self.change(|state| state.revive(node));

@@ -132,7 +132,7 @@ impl State {
             Task::Job(name) => self.sync_job(&name),
             Task::Dependents(uid) => self.collect_dependents(&uid),
             Task::Unheard(node) => self.mark_unheard(&node),
-            Task::CloudGone(node) => self.remove_gone_node(&node),
+            Task::Cloud(node) => self.sync_with_the_cloud(&node),
             Task::PodGc => self.collect_pods(),
             Task::Bookmarks => self.send_bookmarks(),
             Task::WatchTimeouts => self.end_watches(),

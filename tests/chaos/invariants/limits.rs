@@ -24,6 +24,9 @@ const LOOKED_UP: SignedDuration = SignedDuration::from_mins(3);
 /// Of time-outs that a hook had so shortly before or after a hold began, the shortest counts.
 const HELD_BY_THEN: SignedDuration = SignedDuration::from_mins(6);
 
+/// How long an answer takes.
+const HEARD: SignedDuration = SignedDuration::from_secs(1);
+
 const SPOT: SignedDuration = SignedDuration::from_mins(2);
 const RETIREMENT: SignedDuration = SignedDuration::from_mins(20);
 const FAR_AHEAD: SignedDuration = SignedDuration::from_hours(10 * 24);
@@ -151,6 +154,10 @@ impl History {
     /// two does not hear of the other's heartbeats.
     pub(super) fn hold_by_heartbeats(&self, instance: &str, at: Timestamp) -> (Option<Timestamp>, usize) {
         let (mut until, mut last, mut failed) = (None, None, 0);
+        // What was on its way while the process was stopped is carried out first, and heard of later.
+        let goes_on =
+            |(when, note): &&_| matches!(note, Note::Started(_)) && (at - HEARD..=at).contains(when);
+        let unheard_since = self.diary.iter().find(goes_on).map(|(when, _)| *when);
         for entry in self.aws.iter().take_while(|entry| entry.at <= at) {
             match &entry.what {
                 aws::Event::EnteredWait { group, instance: id, hook, .. }
@@ -160,6 +167,11 @@ impl History {
                     let seconds = shortest.unwrap_or(SHORTEST_HEARTBEAT);
                     last = Some(entry.at + SignedDuration::from_secs(i64::from(seconds)));
                     (until, failed) = (last, 0);
+                }
+                aws::Event::Heartbeat { instance: id, .. }
+                    if id == instance && unheard_since.is_some_and(|since| since <= entry.at) =>
+                {
+                    failed += 1;
                 }
                 aws::Event::Heartbeat { instance: id, until: renewed, .. } if id == instance => {
                     until = if self.scenario.program.replicas > 1 { last } else { Some(*renewed) };

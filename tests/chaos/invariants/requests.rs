@@ -14,7 +14,7 @@ use super::Violation;
 use super::calls::{CALM, MINUTE};
 use crate::history::{History, Note};
 use crate::play::RECORD;
-use crate::scenario::Deed;
+use crate::scenario::{Cause, Deed};
 
 /// The most of one kind a minute.
 struct Most {
@@ -28,7 +28,7 @@ struct Most {
     /// For each pod on one.
     pod: usize,
     /// For each time that one begins anew within the minute, on top: a workload pod comes to it, or somebody takes a record off that AWS has
-    /// been told of.
+    /// been told of, or writes over it.
     anew: usize,
 }
 
@@ -64,7 +64,7 @@ const MOST: &[Most] = &[
     // If there is none yet.
     most(Verb::Create, "configmaps", 1, 0, 0),
     // The marks and phases of the shortest scale-in, and some that were overtaken; the taint is renewed every three minutes.
-    most(Verb::Patch, "nodes", 0, 9, 0).anew(2),
+    most(Verb::Patch, "nodes", 0, 9, 0).anew(3),
     // One that was deleted in mid-drain is asked for before a pod that it has left is deleted, again and again if it is back unseen.
     most(Verb::Get, "nodes", 0, 2, 6),
     // Each phase.
@@ -93,10 +93,14 @@ pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
         };
         let on_them: Vec<_> = history.runs.iter().filter(|run| is_there(&run.node)).filter(exists).collect();
         let has_come = |run: &&&Run| !run.daemon && run.from.is_some_and(|since| since >= from);
-        let cancelled = |(at, note): &&(Timestamp, Note)| {
-            matches!(note, Note::Person(Deed::Cancel, _)) && (from..to).contains(at)
+        let overruled = |(at, note): &&(Timestamp, Note)| {
+            let is_so = matches!(
+                note,
+                Note::Person(Deed::Cancel | Deed::Mistype, _) | Note::Asked(Cause::Now | Cause::Replace, _)
+            );
+            is_so && (from..to).contains(at)
         };
-        let anew = on_them.iter().filter(has_come).count() + history.diary.iter().filter(cancelled).count();
+        let anew = on_them.iter().filter(has_come).count() + history.diary.iter().filter(overruled).count();
         let (replicas, pods) = (history.scenario.program.replicas as usize, on_them.len());
         for ((verb, resource), asked) in asked(history, from, to) {
             let of_kind = MOST.iter().find(|kind| (kind.verb, kind.resource) == (verb, resource.as_str()));

@@ -93,6 +93,7 @@ pub(super) fn unasked(history: &History) -> Vec<Violation> {
 fn is_crossed(history: &History, n: usize) -> bool {
     let at = history.aws[n].at;
     let ended = |e: &Event| match e {
+        Event::TerminationStarted { cause: TerminationCause::Request, .. } => true,
         Event::TerminationStarted { instance, .. } => is_called(history, n, instance),
         _ => false,
     };

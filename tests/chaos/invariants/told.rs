@@ -162,6 +162,10 @@ fn sizes(history: &History, group: &str, nodes: i32) -> Vec<(Timestamp, Sizes)> 
                 continue;
             }
             AwsEvent::Entered { group, instance, state } if is_ours(group) => {
+                // Somebody may have asked for its Node to be replaced while it was in the pool.
+                if state.is_warm() {
+                    given_back.insert(instance.clone());
+                }
                 let is_back = given_back.contains(instance) && state.counts();
                 if *state == LifecycleState::Pending || is_back {
                     now.pending.insert(instance.clone());
@@ -276,7 +280,12 @@ impl History {
 
     /// Whether calls to AWS, or the program, were in trouble.
     pub(super) fn aws_had_trouble(&self, from: Timestamp, to: Timestamp) -> bool {
-        self.did(from, to, |what| matches!(what, What::Aws(_) | What::Program(..)))
+        let is_trouble = |(at, note): &_| match note {
+            Note::Did(What::Aws(fault)) => from <= *at + fault.lasts() && *at <= to,
+            _ => false,
+        };
+        self.diary.iter().any(is_trouble)
+            || self.did(from, to, |what| matches!(what, What::Program(..)))
             || self.end.hits[0].iter().any(|at| (from..=to).contains(at))
     }
 

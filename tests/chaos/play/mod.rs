@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::history::{Diary, End, History, Note};
-use crate::scenario::{Scenario, Workload};
+use crate::scenario::{Deed, Happening, Scenario, What, Workload};
 
 pub(crate) use self::deeds::RECORD;
 pub(crate) use self::setting::{MANAGED, OURS};
@@ -36,9 +36,9 @@ pub(crate) use self::setting::{MANAGED, OURS};
 /// How long nodes and pods may take to come up.
 const COMES_UP: Duration = Duration::from_mins(10);
 
-/// How long it may take after the last happening until nothing is under way, beside the longest grace: the shortest limit of a hook (50
-/// minutes), ten minutes of EC2's, and a refresh.
-const COMES_TO_REST: Duration = Duration::from_mins(65);
+/// How long it may take after the last happening until nothing is under way, beside the longest grace: the hour in which silent nodes
+/// do not count as lost where most are silent, ten minutes of EC2's, and a refresh.
+const COMES_TO_REST: Duration = Duration::from_mins(75);
 
 /// How long the longest hook of a scenario, of five minutes, holds an instance: a hundred times as long.
 const LONGEST_HOLD: SignedDuration = SignedDuration::from_secs(100 * 300);
@@ -245,9 +245,12 @@ impl Stage {
     async fn come_to_rest(&mut self) {
         let longest = SignedDuration::from_secs(self.scenario.longest_grace());
         let blocked = if self.scenario.stays_blocked { BLOCKED } else { 0 };
-        // What has a grace without an end on a dead machine goes with that, when a hook cannot hold it any longer.
+        // What has a grace without an end on a machine that is dead, or whose Node was deleted, goes with that, when a hook cannot hold it
+        // any longer.
         let has_no_end = |workload: &Workload| workload.grace == i64::MAX;
-        let is_held = !self.dead.is_empty() && self.scenario.workloads.iter().any(has_no_end);
+        let is_deletion = |happening: &Happening| matches!(happening.what, What::Person(Deed::DeleteNode, _));
+        let is_gone = !self.dead.is_empty() || self.scenario.happenings.iter().any(is_deletion);
+        let is_held = is_gone && self.scenario.workloads.iter().any(has_no_end);
         let until = self.world.clock.now()
             + signed(COMES_TO_REST)
             + longest

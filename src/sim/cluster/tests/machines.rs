@@ -173,3 +173,25 @@ async fn without_the_driver_on_its_node_nothing_is_unmounted_and_nothing_detache
     sim.running("csi", 1).await;
     sim.running("db", 1).await;
 }
+
+/// Not before nothing has been heard of it for a while, and until it is Ready again.
+#[tokio::test(start_paused = true)]
+async fn the_cloud_controller_taints_the_node_of_a_stopped_instance_until_it_is_ready_again() {
+    let sim = sim();
+    sim.cluster.add(node("n1").provider_id("aws:///us-east-1a/i-1"));
+    let is_tainted = |cluster: &Cluster| {
+        let taints = cluster.node("n1").and_then(|node| node.spec?.taints).unwrap_or_default();
+        taints.iter().any(|taint| taint.key == "node.cloudprovider.kubernetes.io/shutdown")
+    };
+    sim.cluster.crash("n1");
+    sim.cluster.stopped("n1");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(!is_tainted(&sim.cluster));
+    sim.until("it is tainted", is_tainted).await;
+    sim.cluster.revive("n1");
+    sim.until("it is so no more", |cluster| !is_tainted(cluster)).await;
+    // One that is only not heard of is not.
+    sim.cluster.crash("n1");
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(!is_tainted(&sim.cluster));
+}
