@@ -1,12 +1,10 @@
 //! The admin endpoints: liveness, readiness, metrics and the status page.
 //!
-//! Invariants: `/livez` answers as long as the program runs; `/readyz` names every closed gate; `/metrics` and `/status` read
+//! Invariants: `/livez` answers as long as the program runs; `/readyz` names everything that is missing; `/metrics` and `/status` read
 //! their values on each request, and change nothing; no client can keep others out by holding connections.
 
 mod page;
 
-use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,54 +41,24 @@ const CONNECTION_AGE: Duration = Duration::from_mins(10);
 /// Pause after a failed accept(2). It may fail again at once (no file descriptors); this avoids a busy loop.
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 
-/// The gates that must be open before the program is ready.
+/// What is missing before the program is ready; nothing: it is.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, bool>>>);
+pub struct Readiness(Arc<Mutex<Vec<&'static str>>>);
 
 impl Readiness {
-    /// No gates yet: ready.
-    pub fn new() -> Self {
-        Self::default()
+    /// All of these are missing.
+    pub fn missing_all(parts: &[&'static str]) -> Self {
+        Self(Arc::new(Mutex::new(parts.to_vec())))
     }
 
-    /// Adds a closed gate. Add all before the admin address is served.
-    pub fn gate(&self, name: &'static str) -> Gate {
-        let gate = Gate { readiness: self.clone(), name };
-        gate.close();
-        gate
-    }
-
-    /// Names of the gates that are closed, sorted.
+    /// Names of what is missing.
     pub fn missing(&self) -> Vec<&'static str> {
-        self.locked(|gates| gates.iter().filter(|(_, open)| !**open).map(|(name, _)| *name).collect())
+        self.0.lock().clone()
     }
 
-    fn locked<T>(&self, act: impl FnOnce(&mut BTreeMap<&'static str, bool>) -> T) -> T {
-        act(&mut self.0.lock())
-    }
-}
-
-/// One condition of readiness.
-#[derive(Clone, Debug)]
-pub struct Gate {
-    readiness: Readiness,
-    name: &'static str,
-}
-
-impl Gate {
-    /// Opens the gate.
-    pub fn open(&self) {
-        self.set(true);
-    }
-
-    /// Closes the gate.
-    pub fn close(&self) {
-        self.set(false);
-    }
-
-    /// Opens or closes the gate.
-    pub fn set(&self, open: bool) {
-        self.readiness.locked(|gates| gates.insert(self.name, open));
+    /// Replaces what is missing.
+    pub fn set_missing(&self, parts: Vec<&'static str>) {
+        *self.0.lock() = parts;
     }
 }
 
@@ -145,7 +113,7 @@ pub async fn serve(
     listener: TcpListener,
     router: Router,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
+) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
     let slots = Slots::new(CONNECTIONS, CONNECTIONS_OF_A_PEER);
@@ -173,7 +141,6 @@ pub async fn serve(
     }
     drop(listener);
     let _ = timeout(FINISHED_WITHIN, stopping.shutdown()).await;
-    Ok(())
 }
 
 async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
@@ -222,19 +189,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_ready_when_every_gate_is_open_and_alive_before() {
-        let readiness = Readiness::new();
-        let (nodes, groups) = (readiness.gate("nodes"), readiness.gate("groups"));
-        let router = router(readiness, Arc::default(), Arc::new(Status::default));
+    async fn it_is_ready_when_nothing_is_missing_and_alive_before() {
+        let readiness = Readiness::missing_all(&["groups", "nodes"]);
+        let router = router(readiness.clone(), Arc::default(), Arc::new(Status::default));
         let ready = async || get(&router, "/readyz").await;
         let unavailable = |text: &str| (StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
         assert_eq!(ready().await, unavailable("not ready: groups, nodes\n"));
         assert_eq!(get(&router, "/livez").await.0, StatusCode::OK);
-        groups.open();
+        readiness.set_missing(vec!["nodes"]);
         assert_eq!(ready().await, unavailable("not ready: nodes\n"));
-        nodes.open();
+        readiness.set_missing(Vec::new());
         assert_eq!(ready().await.0, StatusCode::OK);
-        groups.close();
+        readiness.set_missing(vec!["groups"]);
         assert_eq!(ready().await.0, StatusCode::SERVICE_UNAVAILABLE);
     }
 
@@ -245,17 +211,18 @@ mod tests {
         registry.register("ebbtide_things", "Things", counter.clone());
         counter.inc();
         let (status, text) =
-            get(&router(Readiness::new(), Arc::new(registry), Arc::new(Status::default)), "/metrics").await;
+            get(&router(Readiness::default(), Arc::new(registry), Arc::new(Status::default)), "/metrics")
+                .await;
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("ebbtide_things_total 1\n") && text.ends_with("# EOF\n"), "{text}");
     }
 
     /// An admin server's address, and its tasks, which keep it running.
-    async fn served() -> (std::net::SocketAddr, JoinSet<io::Result<()>>) {
+    async fn served() -> (std::net::SocketAddr, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let mut tasks = JoinSet::new();
-        let router = router(Readiness::new(), Arc::default(), Arc::new(Status::default));
+        let router = router(Readiness::default(), Arc::default(), Arc::new(Status::default));
         tasks.spawn(serve(listener, router, std::future::pending()));
         (address, tasks)
     }
@@ -265,7 +232,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let mut slow = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         slow.write_all(b"GET /livez HTTP/1.1\r\nhost:").await.expect("sent");
-        let router = router(Readiness::new(), Arc::default(), Arc::new(Status::default));
+        let router = router(Readiness::default(), Arc::default(), Arc::new(Status::default));
         let (stop, stopped) = oneshot::channel::<()>();
         let mut serving = pin!(serve(listener, router, stopped.map(drop)));
         // Until it has been read: sockets are looked at every 61 steps.
@@ -279,7 +246,7 @@ mod tests {
         tokio::time::pause();
         let began = tokio::time::Instant::now();
         stop.send(()).expect("it is served");
-        serving.await.expect("stopped");
+        serving.await;
         assert_eq!(began.elapsed().as_secs(), FINISHED_WITHIN.as_secs());
     }
 

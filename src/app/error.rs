@@ -1,7 +1,5 @@
 //! Why the program ended before it was stopped.
 
-use std::io;
-
 use tokio::task::JoinError;
 
 use crate::provider::ServeError;
@@ -13,9 +11,6 @@ pub enum AppError {
     /// The gRPC server failed.
     #[error("the gRPC server ended")]
     Grpc(#[from] ServeError),
-    /// The admin server failed.
-    #[error("the admin server ended")]
-    Admin(#[source] io::Error),
     /// The scale-in controller failed.
     #[error("the scale-in controller ended")]
     Controller(#[from] ControllerError),

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 pub use self::error::AppError;
 use self::parts::{Parts, Upkeep};
-use self::readiness::Gates;
 use self::tasks::Tasks;
 use crate::admin::{self, Readiness};
 use crate::aws::Aws;
@@ -31,11 +31,11 @@ use crate::config::Config;
 use crate::dry_run::DryRun;
 use crate::provider::expander::events::publish;
 use crate::provider::placeholders::Placeholders;
-use crate::provider::{self, Expander, Incoming, Listen, Provider, RefusedClients, Tls, TlsOptions};
+use crate::provider::{self, Expander, Incoming, Listen, Provider, Tls, TlsOptions};
 use crate::scale_in::status::Status;
 use crate::scale_in::{self, Shared};
 use crate::telemetry::chain;
-use crate::telemetry::traces::{self, Exporter, Traces};
+use crate::telemetry::traces::{self, Traces};
 use crate::template::learned::config_map;
 
 /// How long a stop waits for calls under way: cluster-autoscaler's, and ours to the API server and AWS. The kubelet gives 30
@@ -151,28 +151,33 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     let Parts { shared, upkeep, provider, expander, mut election, running, registry } =
         Parts::build(config, shared);
     let _running = running.guard();
-    let readiness = Readiness::new();
+    let readiness = Readiness::missing_all(&readiness::PARTS);
 
     let mut tasks = Tasks::new(stop.clone());
     start_upkeep(&mut tasks, upkeep, config, &shared);
     start_memory_of_rpcs(&mut tasks, &provider, &expander, config, &shared);
-    tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
+    tasks.until_done("scale-in controller", scale_in::run(Arc::clone(&shared)));
     if election.is_some() {
         tasks.until_stop("hand-over", hand_over::run(Arc::clone(&shared)));
     }
     if let Some((incoming, tls)) = expander_endpoint {
         let (expander, refusals) = (Arc::clone(&expander), provider.refused_clients());
-        tasks.until_done("expander", serve_expander(expander, incoming, tls, refusals, stop.clone()));
+        tasks.until_done(
+            "expander",
+            provider::serve_expander(expander, incoming, tls, refusals, stop.clone().cancelled_owned()),
+        );
     }
-    tasks.until_done("gRPC server", serve_grpc(provider, expander, incoming, tls, stop.clone()));
+    let stopped = stop.clone().cancelled_owned();
+    tasks.until_done("gRPC server", provider::serve(provider, Some(expander), incoming, tls, stopped));
     if let Some(exporter) = exporter {
-        tasks.until_done("export of traces", export(exporter, stop.clone()));
+        tasks.until_done("export of traces", exporter.run(stop.clone()).map(Ok::<_, AppError>));
     }
-    tasks.until_stop("readiness", Gates::of(&readiness).keep(readiness.clone(), Arc::clone(&shared)));
+    tasks.until_stop("readiness", readiness::keep(readiness.clone(), Arc::clone(&shared)));
     if let Some(listener) = admin {
         let look = Arc::new(move || Status::of(&shared));
         let router = admin::router(readiness, Arc::new(registry), look);
-        tasks.until_done("admin server", serve_admin(listener, router, stop.clone()));
+        let served = admin::serve(listener, router, stop.clone().cancelled_owned());
+        tasks.until_done("admin server", served.map(Ok::<_, AppError>));
     }
 
     let mut outcome = tokio::select! {
@@ -202,7 +207,10 @@ fn start_upkeep(tasks: &mut Tasks, upkeep: Upkeep, config: &Config, shared: &Arc
     let Upkeep { discovery, managed_hooks, price_reader } = upkeep;
     tasks.until_stop("discovery", discovery.run());
     tasks.until_stop("learned ConfigMap", keep_learned(config, shared));
-    tasks.until_stop("release from scale-in protection", release_protection(Arc::clone(shared)));
+    tasks.until_stop(
+        "release from scale-in protection",
+        Arc::clone(&shared.protection).run(shared.leadership.clone()),
+    );
     if let Some(hooks) = managed_hooks {
         tasks.until_stop("care for lifecycle hooks", hooks.run(shared.leadership.clone()));
     }
@@ -252,10 +260,6 @@ fn keep_learned(config: &Config, shared: &Shared) -> impl Future<Output = Infall
     )
 }
 
-async fn release_protection(shared: Arc<Shared>) -> Infallible {
-    shared.protection.run(&shared.leadership).await
-}
-
 /// Logs our AWS identity: the one to grant permissions to if a call is denied.
 async fn log_identity(aws: Aws) -> Infallible {
     match aws.identity().await {
@@ -268,41 +272,4 @@ async fn log_identity(aws: Aws) -> Infallible {
         }
     }
     std::future::pending().await
-}
-
-async fn export(exporter: Exporter, stop: CancellationToken) -> Result<(), AppError> {
-    exporter.run(stop).await;
-    Ok(())
-}
-
-async fn control(shared: Arc<Shared>) -> Result<(), AppError> {
-    Ok(scale_in::run(shared).await?)
-}
-
-async fn serve_grpc(
-    provider: Provider,
-    expander: Arc<Expander>,
-    incoming: Incoming,
-    tls: Option<Tls>,
-    stop: CancellationToken,
-) -> Result<(), AppError> {
-    Ok(provider::serve(provider, Some(expander), incoming, tls, stop.cancelled_owned()).await?)
-}
-
-async fn serve_expander(
-    expander: Arc<Expander>,
-    incoming: Incoming,
-    tls: Tls,
-    refusals: RefusedClients,
-    stop: CancellationToken,
-) -> Result<(), AppError> {
-    Ok(provider::serve_expander(expander, incoming, tls, refusals, stop.cancelled_owned()).await?)
-}
-
-async fn serve_admin(
-    listener: TcpListener,
-    router: axum::Router,
-    stop: CancellationToken,
-) -> Result<(), AppError> {
-    admin::serve(listener, router, stop.cancelled_owned()).await.map_err(AppError::Admin)
 }

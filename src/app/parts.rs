@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::aws::Aws;
 use crate::clock::Clock;
-use crate::cluster::{Cluster, Election, Leadership, Nodes, PodName, Store};
+use crate::cluster::{Candidate, Cluster, Election, Leadership, Nodes, PodName, Store};
 use crate::config::{Config, PriceSource};
 use crate::dry_run::DryRun;
 use crate::groups::discovery::Discovery;
@@ -96,8 +96,7 @@ pub(super) fn shared(
 ) -> Shared {
     let groups = Arc::new(Groups::new(config.snapshot_max_age));
     let nodes = Arc::new(Nodes::default());
-    let leadership =
-        if config.election.is_some() && !config.dry_run { Leadership::unknown } else { Leadership::alone };
+    let leadership = if candidate(config).is_some() { Leadership::unknown } else { Leadership::alone };
     Shared {
         budgets: Store::default(),
         daemon_sets: Store::default(),
@@ -214,7 +213,11 @@ fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Runn
 }
 
 fn election(config: &Config, shared: &Shared) -> Option<Election> {
-    let candidate = config.election.clone().filter(|_| !config.dry_run)?;
     let (cluster, clock) = (shared.cluster.clone(), shared.clock.clone());
-    Some(Election::new(cluster, clock, candidate, shared.leadership.clone()))
+    Some(Election::new(cluster, clock, candidate(config)?.clone(), shared.leadership.clone()))
+}
+
+/// As whom this process stands for election. A dry run does not: it is never in the way of one that works.
+fn candidate(config: &Config) -> Option<&Candidate> {
+    config.election.as_ref().filter(|_| !config.dry_run)
 }

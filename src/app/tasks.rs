@@ -23,12 +23,14 @@ impl Tasks {
     }
 
     /// Starts a task that ends by itself after the stop.
-    pub(super) fn until_done(
+    pub(super) fn until_done<E>(
         &mut self,
         name: &'static str,
-        task: impl Future<Output = Result<(), AppError>> + Send + 'static,
-    ) {
-        let id = self.set.spawn(task).id();
+        task: impl Future<Output = Result<(), E>> + Send + 'static,
+    ) where
+        AppError: From<E>,
+    {
+        let id = self.set.spawn(async { Ok(task.await?) }).id();
         self.names.insert(id, name);
     }
 
@@ -41,7 +43,7 @@ impl Tasks {
         let stopped = self.stop.clone().run_until_cancelled_owned(Box::pin(task));
         self.until_done(name, async {
             stopped.await;
-            Ok(())
+            Ok::<_, AppError>(())
         });
     }
 
@@ -102,7 +104,7 @@ mod tests {
             let mut tasks = Tasks::new(stop.clone());
             tasks.until_stop("other task", std::future::pending());
             let until = stop.clone();
-            tasks.until_done("task", async move {
+            tasks.until_done::<AppError>("task", async move {
                 until.cancelled().await;
                 panic!("a defect");
             });

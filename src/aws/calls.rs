@@ -5,13 +5,12 @@
 //!
 //! Labels come from closed enums: no answer of AWS can add a time series.
 
-use std::time::Duration;
-
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use tokio::time::Instant;
 
 use super::error::AwsError;
 use super::operation::Operation;
@@ -28,6 +27,7 @@ enum Outcome {
     unreachable,
     refused,
     dry_run,
+    given_up,
     other,
 }
 
@@ -111,29 +111,58 @@ impl Calls {
         Operation::ALL.iter().copied().filter(is_denied).collect()
     }
 
-    /// Counts a finished attempt.
-    pub(super) fn count<T>(&self, operation: Operation, took: Duration, result: &Result<T, AwsError>) {
-        self.counts.get_or_create(&Labels { operation, outcome: Outcome::of(result) }).inc();
-        self.durations.get_or_create(&Called { operation }).observe(took.as_secs_f64());
+    /// An attempt begins. It counts when it ends, also if its caller gives it up before.
+    pub(super) fn begin(&self, operation: Operation) -> Attempt<'_> {
+        Attempt { calls: self, operation, began: Instant::now(), outcome: Outcome::given_up }
+    }
+}
+
+/// An attempt under way.
+#[derive(Debug)]
+pub(super) struct Attempt<'a> {
+    calls: &'a Calls,
+    operation: Operation,
+    began: Instant,
+    outcome: Outcome,
+}
+
+impl Attempt<'_> {
+    /// How it ended.
+    pub(super) fn end<T>(mut self, result: &Result<T, AwsError>) {
+        self.outcome = Outcome::of(result);
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let (operation, outcome) = (self.operation, self.outcome);
+        self.calls.counts.get_or_create(&Labels { operation, outcome }).inc();
+        self.calls.durations.get_or_create(&Called { operation }).observe(self.began.elapsed().as_secs_f64());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::telemetry::captured;
 
-    #[test]
-    fn a_call_is_counted_by_operation_and_outcome_and_timed_by_operation() {
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_counted_by_operation_and_outcome_and_timed_by_operation() {
         let calls = Calls::default();
-        calls.count(Operation::SetDesiredCapacity, Duration::from_millis(200), &Ok(()));
+        let set = calls.begin(Operation::SetDesiredCapacity);
+        tokio::time::advance(Duration::from_millis(200)).await;
+        set.end(&Ok(()));
         let throttled =
             AwsError::of_service(Operation::DescribeInstanceTypes, 503, "RequestLimitExceeded", "slow down");
-        calls.count(Operation::DescribeInstanceTypes, Duration::ZERO, &Err::<(), _>(throttled));
+        calls.begin(Operation::DescribeInstanceTypes).end(&Err::<(), _>(throttled));
+        drop(calls.begin(Operation::CreateTags));
         let text = captured::page(|registry| calls.register(registry));
         for line in [
             r#"ebbtide_aws_calls_total{operation="SetDesiredCapacity",outcome="ok"} 1"#,
             r#"ebbtide_aws_calls_total{operation="DescribeInstanceTypes",outcome="throttled"} 1"#,
+            r#"ebbtide_aws_calls_total{operation="CreateTags",outcome="given_up"} 1"#,
             r#"ebbtide_aws_call_duration_seconds_bucket{le="0.1",operation="SetDesiredCapacity"} 0"#,
             r#"ebbtide_aws_call_duration_seconds_bucket{le="0.25",operation="SetDesiredCapacity"} 1"#,
         ] {

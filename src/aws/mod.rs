@@ -245,18 +245,18 @@ impl Aws {
         if let Some(dry_run) = self.dry_run.as_ref().filter(|_| operation.changes()) {
             dry_run.would(format!("{} {about}", operation.action()).trim_end());
             let result = Err(AwsError::DryRun { operation });
-            self.calls.count(operation, Duration::ZERO, &result);
+            self.calls.begin(operation).end(&result);
             return result;
         }
         retry::tried(patience, || async {
-            let began = Instant::now();
+            let counted = self.calls.begin(operation);
             // Boxed: the SDK's futures are large.
             let answer = timeout(patience.attempt, Box::pin(send())).await;
             let result = match answer {
                 Ok(answer) => answer.map_err(|error| AwsError::of_sdk(operation, error)),
                 Err(late) => Err(AwsError::unreachable(operation, late)),
             };
-            self.calls.count(operation, began.elapsed(), &result);
+            counted.end(&result);
             result
         })
         .await

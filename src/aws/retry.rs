@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use jiff::SignedDuration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::AwsError;
 use crate::clock::backoff;
@@ -140,11 +140,12 @@ where
     }
 }
 
-/// An attempt, and another beside it where the first is slow. The first success counts.
+/// An attempt, and another beside it where the first is slow; both together take no longer than one may. The first success counts.
 async fn attempted<T, F>(patience: Patience, attempt: &mut impl FnMut() -> F) -> Result<T, AwsError>
 where
     F: Future<Output = Result<T, AwsError>>,
 {
+    let ends = Instant::now() + patience.attempt;
     let mut first = pin!(attempt());
     let Some(after) = patience.doubled_after else { return first.await };
     if let Ok(answer) = timeout(after, &mut first).await {
@@ -152,7 +153,8 @@ where
     }
     let second = pin!(attempt());
     match select(first, second).await {
-        Either::Left((Err(_), other)) | Either::Right((Err(_), other)) => other.await,
+        Either::Left((Err(error), second)) => timeout_at(ends, second).await.unwrap_or(Err(error)),
+        Either::Right((Err(_), first)) => first.await,
         Either::Left((answer, _)) | Either::Right((answer, _)) => answer,
     }
 }
@@ -256,12 +258,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_read_that_an_rpc_waits_for_is_asked_for_again_when_it_takes_longer_than_a_second() {
         let millis = Duration::from_millis;
+        let refused = error("AccessDenied").to_string();
         for (first, second, expected) in [
             ((900, Ok(1)), (0, Ok(2)), (Ok(1), 1, 900)),
             ((60_000, Ok(1)), (100, Ok(2)), (Ok(2), 2, 1_100)),
             ((1_500, Ok(1)), (60_000, Ok(2)), (Ok(1), 2, 1_500)),
             ((1_500, Err("Throttling")), (700, Ok(2)), (Ok(2), 2, 1_700)),
             ((1_500, Ok(1)), (100, Err("Throttling")), (Ok(1), 2, 1_500)),
+            ((2_900, Err("AccessDenied")), (60_000, Ok(2)), (Err(refused), 2, 3_000)),
         ] {
             let (began, mut answers) = (Instant::now(), vec![second, first]);
             let answer = tried(READ_NOW, || {

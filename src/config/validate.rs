@@ -114,8 +114,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         on_rebalance: on_rebalance?,
         on_scheduled_event: on_scheduled_event?,
         templates_config_map: flags.templates_config_map,
-        // Never in the way of one that writes.
-        election: election.filter(|_| dry_run != Some(true)),
+        election,
         dry_run: dry_run?,
         otlp_endpoint,
         log: log?,

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::{Running, Sizing, SizingError};
-use crate::aws::{Aws, AwsError};
+use crate::aws::{Aws, AwsError, Lifecycle};
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Change, Group, GroupLock, Groups, LowerLock};
@@ -101,7 +101,12 @@ impl Sizing for AwsSizing {
             let terminated = aws.terminate(&instance, true).await;
             if terminated.is_ok() {
                 let group = lock.group().to_owned();
-                protection.note(Change::Terminated { group, instance, decrement: true });
+                protection.note(Change::Terminated {
+                    group,
+                    instance,
+                    state: Lifecycle::Terminating,
+                    decrement: true,
+                });
             }
             drop(lock);
             terminated

@@ -10,9 +10,10 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
+use tonic::transport::server::Connected;
 
 use super::Tls;
-use super::connection::Connection;
+use super::listen::Io;
 use super::refusals::{Reason, RefusedClients};
 use crate::slots::{Bounded, Peer, Slots};
 use crate::telemetry::chain;
@@ -34,12 +35,20 @@ const GOING_WITHIN: Duration = Duration::from_secs(30);
 /// loop.
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 
+impl Connected for Bounded<Box<dyn Io>> {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer()
+    }
+}
+
 /// Connections whose handshake has succeeded, in the order in which they finish it.
 pub(super) fn connections<IO>(
     incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
     tls: Option<Arc<Tls>>,
     refusals: RefusedClients,
-) -> impl Stream<Item = io::Result<Bounded<Connection<IO>>>> + Send
+) -> impl Stream<Item = io::Result<Bounded<Box<dyn Io>>>> + Send
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -61,7 +70,7 @@ where
             let slot = shaking.take(peer);
             async move {
                 let connection = match &tls {
-                    None => Connection::Plain(io),
+                    None => Box::new(io) as Box<dyn Io>,
                     Some(tls) => tokio::select! {
                         shaken = shake_hands(io, tls) => match shaken {
                             Ok(connection) => connection,
@@ -84,12 +93,12 @@ where
         .filter_map(async |connection| connection.map(Ok))
 }
 
-async fn shake_hands<IO>(io: IO, tls: &Tls) -> Result<Connection<IO>, (Reason, String)>
+async fn shake_hands<IO>(io: IO, tls: &Tls) -> Result<Box<dyn Io>, (Reason, String)>
 where
-    IO: AsyncRead + AsyncWrite + Unpin,
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(io)).await {
-        Ok(Ok(stream)) => Ok(Connection::Tls(Box::new(stream))),
+        Ok(Ok(stream)) => Ok(Box::new(stream)),
         Ok(Err(error)) => Err((Reason::of(&error), chain(&error))),
         Err(_) => Err((Reason::too_slow, "it took longer than a handshake may".to_owned())),
     }

@@ -11,7 +11,6 @@
 pub mod answers;
 mod aws_sizing;
 mod changes;
-mod connection;
 mod deadline;
 pub mod deletion;
 pub mod error;

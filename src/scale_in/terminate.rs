@@ -9,7 +9,7 @@ use super::context::{Shared, leaves, will_decrement};
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;
-use crate::aws::{AwsError, Instance, Operation};
+use crate::aws::{AwsError, Instance, Lifecycle, Operation};
 use crate::clock::{elapsed, later};
 use crate::groups::sizes::Leaves;
 use crate::groups::{Change, SharedGroupLock};
@@ -132,7 +132,8 @@ async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> 
                 "instance terminated"
             );
             // Still under the lock: sizes are decided from the view.
-            shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
+            let change = Change::Terminated { group, instance, state: Lifecycle::Terminating, decrement };
+            shared.groups.changed(shared.clock.now(), change);
         }
         // What a refresh shows decides.
         Err(_) => shared.groups.refresh_soon(),

@@ -308,11 +308,10 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// How late a termination arrives at most, three seconds on its way included.
-    pub(crate) fn longest_delay(&self) -> SignedDuration {
-        let terminate = Operation::TerminateInstanceInAutoScalingGroup;
+    /// How late a call of this operation arrives at most, three seconds on its way included.
+    pub(crate) fn longest_delay(&self, of: Operation) -> SignedDuration {
         let late = |happening: &Happening| match happening.what {
-            What::Aws(AwsFault::Late { operation, by, .. }) => (operation == terminate).then(|| by.into()),
+            What::Aws(AwsFault::Late { operation, by, .. }) => (operation == of).then(|| by.into()),
             _ => None,
         };
         SignedDuration::from_secs(3 + self.happenings.iter().filter_map(late).max().unwrap_or(0))

@@ -131,6 +131,21 @@ async fn only_a_terminating_hook_of_our_name_is_ours() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_look_up_of_hooks_that_is_refused_breaks_off_no_other() {
+    let group = |name| ours(name).hook(HookSpec::terminating("ebbtide"));
+    let world = world([group("refused"), group("slow")]).await;
+    let discovery = world.discovery(by_tag());
+    let snapshot = discovery.refresh().await.expect("sees");
+    let hooks = [Operation::DescribeLifecycleHooks];
+    let denied = Refusal { code: "AccessDenied", status: 403, message: "is not authorized to perform" };
+    world.sim.trouble(Which::of(&hooks).about("refused"), Trouble::Refused(denied, Lose::BeforeEffect));
+    world.sim.trouble(Which::of(&hooks).about("slow"), Trouble::Late(Duration::from_secs(4)));
+    assert!(world.hooks.refresh(&snapshot, 2, world.clock.now()).await.is_err());
+    let slow = world.hooks.last_seen(&"slow".into());
+    assert_eq!(slow.map(|hook| hook.name), Some("ebbtide".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wanted_hook_is_looked_up_until_aws_answers_and_presumed_meanwhile() {
     let world = world([ours("web").hook(HookSpec::terminating("ebbtide").heartbeat(90))]).await;
     let (hooks, asked) = (&world.hooks, || world.sim.calls(Operation::DescribeLifecycleHooks));

@@ -138,7 +138,7 @@ impl Own {
     /// Has the protection taken off when its time comes.
     async fn release(&self) {
         let leadership = Leadership::alone(self.clock.clone());
-        let released = tokio::time::timeout(SOON, self.protection.run(&leadership));
+        let released = tokio::time::timeout(SOON, Arc::clone(&self.protection).run(leadership));
         assert!(released.await.is_err(), "it goes on for ever");
     }
 }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use ebbtide::sim::aws::Operation;
+use ebbtide::sim::aws::{Behaviour, Operation};
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 
 use crate::scene::{GROUP, SOON, Scene, group};
@@ -28,6 +29,8 @@ async fn while_protection_is_taken_off_by_several_slow_calls_a_size_goes_up() {
 async fn while_what_launched_meanwhile_is_looked_for_slowly_a_size_goes_up() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     scene.short_of(1).await;
+    // Nothing else takes long.
+    scene.world.aws.behave(Behaviour { way: Span::millis(10, 150), ..Behaviour::HARSH });
     slow(&scene, &[Operation::DescribeAutoScalingGroups], Duration::from_millis(2_500));
     scene.decrease(-1).await.expect("lowered");
     scene.increase(1).await.expect("raised");

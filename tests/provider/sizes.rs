@@ -33,8 +33,12 @@ async fn what_is_learned_of_a_termination_does_not_lower_the_size_twice() {
     world.increase(1).await.expect("grown");
     assert_eq!(world.target_size().await, 3);
     // The controller, which asked for it, reports it a moment later.
-    let terminated =
-        ebbtide::groups::Change::Terminated { group: GROUP.into(), instance: "i-3".into(), decrement: true };
+    let terminated = ebbtide::groups::Change::Terminated {
+        group: GROUP.into(),
+        instance: "i-3".into(),
+        state: Lifecycle::Terminating,
+        decrement: true,
+    };
     world.groups.changed(world.clock.now(), terminated);
     assert_eq!(world.target_size().await, 3);
 }

@@ -233,7 +233,12 @@ impl Sizing for Script<Aws> {
             found.lifecycle = Lifecycle::Terminating;
         }
         let group = aws.group.asg.name.clone();
-        aws.accepted(Change::Terminated { group, instance: instance.clone(), decrement: true });
+        aws.accepted(Change::Terminated {
+            group,
+            instance: instance.clone(),
+            state: Lifecycle::Terminating,
+            decrement: true,
+        });
         Ok(())
     }
 }

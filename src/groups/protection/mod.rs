@@ -328,8 +328,9 @@ impl Protection {
     }
 
     /// Releases what is due, and finds what other runs have left, for ever.
-    pub async fn run(&self, leadership: &Leadership) -> Infallible {
-        let take_over = take_over::take_over(&self.aws, &self.groups, &self.clock, leadership, &self.pending);
+    pub async fn run(self: Arc<Self>, leadership: Leadership) -> Infallible {
+        let take_over =
+            take_over::take_over(&self.aws, &self.groups, &self.clock, &leadership, &self.pending);
         tokio::join!(take_over, self.release_what_is_due()).1
     }
 

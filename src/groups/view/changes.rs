@@ -36,21 +36,16 @@ pub enum Change {
         /// What it is.
         to: i32,
     },
-    /// An instance was told to terminate.
+    /// An instance was told to terminate, or seen on its way out.
     Terminated {
         /// Name of the group.
         group: GroupName,
         /// EC2 instance id.
         instance: InstanceId,
+        /// Its state since.
+        state: Lifecycle,
         /// Whether the desired capacity went down with it.
         decrement: bool,
-    },
-    /// A read of the group alone showed that these instances leave it, which is no change of ours.
-    Leaving {
-        /// Name of the group.
-        group: GroupName,
-        /// Which, and their states.
-        instances: Vec<(InstanceId, Lifecycle)>,
     },
 }
 
@@ -62,11 +57,16 @@ impl Change {
     pub(super) fn learned(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Vec<Self> {
         let Some(seen) = view.groups.get(&fresh.name).map(|seen| &seen.asg) else { return Vec::new() };
         let group = || seen.name.clone();
-        let going = |id: &str| fresh.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
-        let mut changes: Vec<_> = seen
-            .live()
-            .filter(|i| going(&i.id))
-            .map(|i| Self::Terminated { group: group(), instance: i.id.clone(), decrement: false })
+        let stay: BTreeSet<&InstanceId> =
+            seen.instances.iter().filter(|i| may_end(i.lifecycle)).map(|i| &i.id).collect();
+        let go = fresh.instances.iter().filter(|i| i.lifecycle.is_leaving() && stay.contains(&i.id));
+        let mut changes: Vec<_> = go
+            .map(|i| Self::Terminated {
+                group: group(),
+                instance: i.id.clone(),
+                state: i.lifecycle,
+                decrement: false,
+            })
             .collect();
         if fresh.desired != seen.desired && size_in_doubt(view, fresh, now).is_none() {
             changes.push(Self::Desired { group: group(), from: seen.desired, to: fresh.desired });
@@ -75,8 +75,7 @@ impl Change {
     }
 
     fn group(&self) -> &str {
-        let (Self::Desired { group, .. } | Self::Terminated { group, .. } | Self::Leaving { group, .. }) =
-            self;
+        let (Self::Desired { group, .. } | Self::Terminated { group, .. }) = self;
         group
     }
 }
@@ -118,7 +117,7 @@ impl Accepted {
         match &self.change {
             Change::Terminated { .. } => ENDS_WITHIN,
             _ if self.is_unseen_raise => RAISED_WITHIN,
-            _ => SHOWN_WITHIN,
+            Change::Desired { .. } => SHOWN_WITHIN,
         }
     }
 }
@@ -224,7 +223,6 @@ fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
     };
     let changes: Vec<_> = changes.iter().filter(is_of_group).collect();
     let is_shown = |accepted: &&&Accepted| match &accepted.change {
-        Change::Leaving { .. } => false,
         Change::Desired { from, to, .. } => {
             let ending = group.asg.instances.iter().filter(|i| !may_end(i.lifecycle));
             let ended = accepted.before.as_ref().map_or(0, |before| live_of(&before.asg, ending).count());
@@ -258,23 +256,15 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
                 Arc::make_mut(&mut group.asg).desired = *to;
             }
         }
-        Change::Terminated { instance: id, decrement, .. } => {
+        Change::Terminated { instance: id, state, decrement, .. } => {
             // AWS lowers the capacity and changes the lifecycle state in one step: what shows one shows both.
             let asg = Arc::make_mut(&mut group.asg);
             let mut instances = asg.instances.iter_mut();
             if let Some(instance) = instances.find(|i| i.id == *id && may_end(i.lifecycle)) {
                 let counted = instance.lifecycle.is_live();
-                instance.lifecycle = Lifecycle::Terminating;
+                instance.lifecycle = *state;
                 if *decrement && counted {
                     asg.desired -= asg.weight(id);
-                }
-            }
-        }
-        Change::Leaving { instances, .. } => {
-            for instance in &mut Arc::make_mut(&mut group.asg).instances {
-                let seen = instances.iter().find(|(id, _)| *id == instance.id);
-                if let Some((_, lifecycle)) = seen.filter(|_| is_news && may_end(instance.lifecycle)) {
-                    instance.lifecycle = *lifecycle;
                 }
             }
         }

@@ -32,7 +32,7 @@ fn desired(groups: &Groups) -> i32 {
 }
 
 fn terminated(decrement: bool) -> Change {
-    Change::Terminated { group: "g".into(), instance: "i-0".into(), decrement }
+    Change::Terminated { group: "g".into(), instance: "i-0".into(), state: Lifecycle::Terminating, decrement }
 }
 
 #[test]
@@ -78,10 +78,8 @@ fn an_instance_is_found_as_the_changes_show_it() {
     use Lifecycle::{InService, TerminatingWait};
     let groups = Groups::new(Duration::from_mins(10));
     groups.publish(snapshot(0, 2, &[InService, InService]));
-    groups.changed(
-        at(1),
-        Change::Leaving { group: "g".into(), instances: vec![("i-1".into(), TerminatingWait)] },
-    );
+    let fresh = snapshot(1, 2, &[InService, TerminatingWait]).groups["g"].asg.as_ref().clone();
+    groups.learn(&groups.latest().expect("published"), &fresh, at(1), at(1));
     let view = groups.latest().expect("published");
     let state = |id: &str| view.instance(id).map(|(_, instance)| instance.lifecycle);
     assert_eq!((state("i-0"), state("i-1"), state("i-2")), (Some(InService), Some(TerminatingWait), None));

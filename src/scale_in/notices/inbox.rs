@@ -21,8 +21,8 @@ use super::outages::Outages;
 use crate::aws::{About, AwsError, Content, Lifecycle, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
 use crate::cluster::Cordon;
+use crate::groups::Snapshot;
 use crate::groups::hooks::HookState;
-use crate::groups::{Change, Snapshot};
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::context::{Shared, primary};
 use crate::scale_in::metrics::Handled;
@@ -688,14 +688,13 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
 async fn read_groups_now(shared: &Shared, groups: &[GroupName]) -> Result<(), AwsError> {
     let at = shared.clock.now();
     for group in shared.aws.describe_groups_now(groups).await? {
-        let group = shared.protection.brought_up_to_date(group);
+        let mut group = shared.protection.brought_up_to_date(group);
+        let Some(view) = shared.groups.latest() else { continue };
         // The size of one that is not selected any more is that of what is left of it.
-        if let Some(view) = shared.groups.latest().filter(|_| shared.selectors.selects(&group)) {
-            shared.groups.learn(&view, &group, at, shared.clock.now());
+        if let Some(seen) = view.groups.get(&group.name).filter(|_| !shared.selectors.selects(&group)) {
+            group.desired = seen.asg.desired;
         }
-        let leaving = group.instances.iter().filter(|instance| instance.lifecycle.is_leaving());
-        let leaving = leaving.map(|instance| (instance.id.clone(), instance.lifecycle)).collect();
-        shared.groups.changed(at, Change::Leaving { group: group.name, instances: leaving });
+        shared.groups.learn(&view, &group, at, shared.clock.now());
     }
     Ok(())
 }

@@ -87,6 +87,7 @@ fn most(history: &History, from: Timestamp, to: Timestamp) -> usize {
 pub(super) fn terminations(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut last: BTreeMap<&str, Timestamp> = BTreeMap::new();
+    let longest_delay = history.scenario.longest_delay(Operation::TerminateInstanceInAutoScalingGroup);
     for entry in &history.aws {
         let Event::Called {
             operation: Operation::TerminateInstanceInAutoScalingGroup,
@@ -98,7 +99,7 @@ pub(super) fn terminations(history: &History) -> Vec<Violation> {
         };
         let Some(instance) = arguments.get("InstanceId") else { continue };
         if let Some(before) = last.insert(instance, entry.at)
-            && entry.at.duration_since(before) < apart(arguments, history.scenario.longest_delay())
+            && entry.at.duration_since(before) < apart(arguments, longest_delay)
         {
             found.push(Violation {
                 at: entry.at,

@@ -224,7 +224,11 @@ impl History {
                 _ => false,
             })
         };
-        let is_hopeless = shortest.is_some_and(is_too_short);
+        // Heartbeats that are late by more than a time-out.
+        let late = self.scenario.longest_delay(Operation::RecordLifecycleActionHeartbeat);
+        let is_late =
+            |shortest: u32| late.as_secs() > i64::from(shortest) && self.aws_had_trouble(from - late, at);
+        let is_hopeless = shortest.is_some_and(|shortest| is_too_short(shortest) || is_late(shortest));
         !self.was_disturbed(from, at) && !is_hopeless && !self.has_unseen_hook(group, from - UNSEEN, at)
     }
 

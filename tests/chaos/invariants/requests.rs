@@ -63,8 +63,9 @@ const MOST: &[Most] = &[
     most(Verb::Patch, "configmaps", 2, 0, 0),
     // If there is none yet.
     most(Verb::Create, "configmaps", 1, 0, 0),
-    // The marks and phases of the shortest scale-in, and some that were overtaken; the taint is renewed every three minutes.
-    most(Verb::Patch, "nodes", 0, 9, 0).anew(3),
+    // The marks and phases of the shortest scale-in, and some that were overtaken; the taint is renewed every three minutes. A termination
+    // that is not sent after all, or refused, is noted before each try, and its note is void after it.
+    most(Verb::Patch, "nodes", 0, 16, 0).anew(3),
     // One that was deleted in mid-drain is asked for before a pod that it has left is deleted, again and again if it is back unseen.
     most(Verb::Get, "nodes", 0, 2, 6),
     // Each phase.

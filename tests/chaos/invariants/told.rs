@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Violation;
 use crate::history::{History, Note};
 use crate::play::{OURS, RECORD};
-use crate::scenario::What;
+use crate::scenario::{AwsFault, What};
 
 /// How old AWS's state may be in an answer: a refresh a minute, of a description that is 20 s old, and the calls.
 const REFRESHED: SignedDuration = SignedDuration::from_secs(95);
@@ -101,6 +101,7 @@ fn right(
     at: Timestamp,
 ) -> std::ops::RangeInclusive<i32> {
     let old = if history.aws_had_trouble(at - KEPT, at) { KEPT } else { REFRESHED };
+    let is_stale = history.was_stale(at - KEPT, at);
     let late = if history.cluster_had_trouble(at - MISSED, at) { MISSED } else { WATCHED };
     let (mut least, mut most) = (i32::MAX, i32::MIN);
     for sizes in between(sizes, at - old, at) {
@@ -114,7 +115,9 @@ fn right(
             let certain = count(&sizes.live, is_certain) - there;
             let may_leave = |id: &String| leaving.possible.contains(id) || leaving.certain.contains(id);
             let possible = count(&sizes.live, |id| may_leave(id) && !is_certain(id));
-            (least, most) = (least.min(wanted - certain - possible), most.max(wanted - certain));
+            // Of what has left with a smaller size, another replica than the one that made it so knows by descriptions alone.
+            let unseen = if is_stale && history.scenario.program.replicas > 1 { replaced } else { 0 };
+            (least, most) = (least.min(wanted - certain - possible), most.max(wanted - certain + unseen));
         }
     }
     // Of a group with weights the nodes are counted, and a description may leave one out (docs/testing.md); of any other one that is on
@@ -280,13 +283,23 @@ impl History {
 
     /// Whether calls to AWS, or the program, were in trouble.
     pub(super) fn aws_had_trouble(&self, from: Timestamp, to: Timestamp) -> bool {
-        let is_trouble = |(at, note): &_| match note {
-            Note::Did(What::Aws(fault)) => from <= *at + fault.lasts() && *at <= to,
-            _ => false,
-        };
-        self.diary.iter().any(is_trouble)
+        self.had(from, to, |_| true)
             || self.did(from, to, |what| matches!(what, What::Program(..)))
             || self.end.hits[0].iter().any(|at| (from..=to).contains(at))
+    }
+
+    /// Whether AWS's answers were old.
+    fn was_stale(&self, from: Timestamp, to: Timestamp) -> bool {
+        self.had(from, to, |fault| matches!(fault, AwsFault::Stale { .. }))
+    }
+
+    /// Whether AWS had such a fault, which may have begun before.
+    fn had(&self, from: Timestamp, to: Timestamp, such: impl Fn(&AwsFault) -> bool) -> bool {
+        let is_such = |(at, note): &_| match note {
+            Note::Did(What::Aws(fault)) => from <= *at + fault.lasts() && *at <= to && such(fault),
+            _ => false,
+        };
+        self.diary.iter().any(is_such)
     }
 
     /// Whether the API server, its watches or the program were in trouble.
