@@ -237,31 +237,26 @@ impl Record {
     #[must_use]
     pub fn moved(&self, by: SignedDuration) -> Self {
         let moved = |moment| later(moment, by);
-        Self {
-            requested_at: moved(self.requested_at),
-            phase_since: moved(self.phase_since),
-            release_by: self.release_by.map(moved),
-            ends_at: self.ends_at.map(moved),
-            limited_since: self.limited_since.map(moved),
-            empty_since: self.empty_since.map(moved),
-            terminate_at: self.terminate_at.map(moved),
-            void_termination: self.void_termination.map(moved),
-            ..self.clone()
-        }
+        let (release_by, ends_at) = (self.release_by.map(moved), self.ends_at.map(moved));
+        Self { release_by, ends_at, ..self.with_past(moved) }
     }
 
     /// The record with moments after `now` set to when it was `seen`: the clock that it was written by may have been set back since it was
     /// written.
     #[must_use]
     pub fn not_ahead_of(&self, now: Timestamp, seen: Timestamp) -> Self {
-        let past = |at| if at > now { seen.min(now) } else { at };
+        self.with_past(|at| if at > now { seen.min(now) } else { at })
+    }
+
+    /// The record with the moments of what has happened changed so.
+    fn with_past(&self, change: impl Fn(Timestamp) -> Timestamp) -> Self {
         Self {
-            requested_at: past(self.requested_at),
-            phase_since: past(self.phase_since),
-            limited_since: self.limited_since.map(past),
-            empty_since: self.empty_since.map(past),
-            terminate_at: self.terminate_at.map(past),
-            void_termination: self.void_termination.map(past),
+            requested_at: change(self.requested_at),
+            phase_since: change(self.phase_since),
+            limited_since: self.limited_since.map(&change),
+            empty_since: self.empty_since.map(&change),
+            terminate_at: self.terminate_at.map(&change),
+            void_termination: self.void_termination.map(&change),
             ..self.clone()
         }
     }

@@ -115,15 +115,6 @@ pub enum Action {
     },
     /// Publish an Event on the Node.
     Announce(ScaleInEvent),
-    /// Publish an Event on a pod that was asked to go.
-    AnnouncePod {
-        /// The pod.
-        pod: PodName,
-        /// Its UID.
-        uid: String,
-        /// The Event.
-        event: ScaleInEvent,
-    },
 }
 
 /// What to do, and when to plan again if nothing happens.

@@ -110,7 +110,7 @@ impl Claims {
             }
             Written::Record(claimed) if from_another_run => {
                 self.inherited = claimed.release_by.filter(|_| claimed.ends_at.is_none());
-                Written::Record(no_earlier_than_seen(past(claimed, now), before.as_ref(), now))
+                Written::Record(no_earlier_than_seen(claimed.not_ahead_of(now, now), before.as_ref(), now))
             }
             // Of another machine over that of this one.
             Written::Record(claimed)
@@ -130,7 +130,7 @@ impl Claims {
             Written::Record(claimed) => {
                 self.is_somebodys = true;
                 let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
-                from_somebody(claimed, before.as_ref(), told_end, now)
+                from_somebody(&claimed, before.as_ref(), told_end, now)
                     .unwrap_or_else(|| record::unreadable(written.text()))
             }
             other => other,
@@ -218,20 +218,6 @@ impl Claims {
     }
 }
 
-/// The record with moments in the future set to `now`.
-fn past(claimed: Record, now: Timestamp) -> Record {
-    let past = |moment: Timestamp| moment.min(now);
-    Record {
-        requested_at: past(claimed.requested_at),
-        phase_since: past(claimed.phase_since),
-        limited_since: claimed.limited_since.map(past),
-        empty_since: claimed.empty_since.map(past),
-        terminate_at: claimed.terminate_at.map(past),
-        void_termination: claimed.void_termination.map(past),
-        ..claimed
-    }
-}
-
 /// The record of another run. Moments that are new in it and lie well before `now` are set to `now`: this run has seen `before`, the record
 /// without them.
 fn no_earlier_than_seen(claimed: Record, before: Option<&Record>, now: Timestamp) -> Record {
@@ -256,13 +242,13 @@ fn no_earlier_than_seen(claimed: Record, before: Option<&Record>, now: Timestamp
 /// Somebody else's record, put back to its beginning; what only we can know is kept from `before`. `None` if nothing but it claims that the
 /// group took the instance out: the group shows that. With nothing before it, it is a request unless its cause is cluster-autoscaler.
 fn from_somebody(
-    claimed: Record,
+    claimed: &Record,
     before: Option<&Record>,
     told_end: Option<Timestamp>,
     now: Timestamp,
 ) -> Option<Written> {
     let before = before.filter(|before| before.instance == claimed.instance);
-    let claimed = past(claimed, now);
+    let claimed = claimed.not_ahead_of(now, now);
     let not_before = before.map_or(later(now, -ON_ITS_WAY), |before| before.requested_at);
     let release = match (before.map(|before| before.release), claimed.release) {
         (before, Release::CompleteHook) => before?,

@@ -107,7 +107,6 @@ pub(super) fn perform(
         .boxed(),
         Action::DeleteNode { instance, event } => delete_node(shared, node, instance, event).boxed(),
         Action::Announce(event) => announce(shared, node, event).boxed(),
-        Action::AnnouncePod { pod, uid, event } => announce_pod(shared, pod, uid, event).boxed(),
     }
 }
 
@@ -259,7 +258,13 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: Sc
 }
 
 /// For people only: tried once, and told rarely if it does not work, as where the right to it was left out.
-async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: ScaleInEvent) -> Outcome {
+/// Publishes an Event on a pod that was asked to go.
+pub(super) async fn announce_pod(
+    shared: Arc<Shared>,
+    pod: PodName,
+    uid: String,
+    event: ScaleInEvent,
+) -> Outcome {
     let ScaleInEvent { reason, note, warning, .. } = event;
     let now = shared.clock.cluster();
     let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now);

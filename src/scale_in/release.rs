@@ -82,11 +82,8 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
         (Some(known), Some(written)) => known.duration_since(written).abs() <= SAME_WITHIN,
         (known, written) => known == written,
     };
-    let is_same = release == record.release
-        && ends_at == record.ends_at
-        && void_termination == record.void_termination
-        && *group == record.group
-        && changed.heartbeat_timeout_seconds == record.heartbeat_timeout_seconds;
+    let (release_by, limited_since) = (record.release_by, record.limited_since);
+    let is_same = Record { release_by, limited_since, ..changed.clone() } == *record;
     if is_as_good && is_same && s.memory.claims.not_believed().is_none() {
         return changed;
     }

@@ -1,5 +1,8 @@
 //! What a worker keeps of an action's outcome: when to try again, and what the next plan must know.
 
+use std::sync::Arc;
+
+use futures::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
@@ -7,6 +10,7 @@ use super::deadline;
 use super::events;
 use super::history::Step;
 use super::outcome::{Outcome, Removal};
+use super::perform::announce_pod;
 use super::tries::{LASTING_AFTER, Task};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
@@ -232,7 +236,10 @@ impl Worker {
         if !is_allowed {
             return self.shared.metrics.suppressed();
         }
-        self.start(&node, Action::AnnouncePod { pod, uid: uid.to_owned(), event });
+        if self.shared.leadership.leads() {
+            let told = announce_pod(Arc::clone(&self.shared), pod, uid.to_owned(), event);
+            self.running.push(told.boxed());
+        }
     }
 
     fn hear_of_failed_write(&mut self, error: &ApiError, then: &[Action]) {

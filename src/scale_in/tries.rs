@@ -62,9 +62,7 @@ impl Task {
             Action::Heartbeat { .. } => Self::Heartbeat,
             Action::HandOver => Self::HandOver,
             Action::DeleteNode { .. } => Self::Delete,
-            Action::GiveUpReplacement { .. } | Action::Announce(_) | Action::AnnouncePod { .. } => {
-                return None;
-            }
+            Action::GiveUpReplacement { .. } | Action::Announce(_) => return None,
         })
     }
 

@@ -149,7 +149,7 @@ impl<'a> Model<'a> {
 
     /// The pods on the node, in the order in which they are asked.
     pub(super) fn pods(&mut self) -> Vec<PodPreview> {
-        let told = self.situation(|s| {
+        let mut told = self.situation(|s| {
             let record = s.node.scale_in();
             let pods = s.classified(record).map(|(pod, class)| PodPreview {
                 treatment: PodTreatment::of(class),
@@ -164,15 +164,13 @@ impl<'a> Model<'a> {
             });
             pods.collect::<Vec<_>>()
         });
-        let mut told = told;
         told.sort();
         told
     }
 
     /// In the words of Events. A pod that was never asked is told by the budgets that would have it refused.
     fn waits(&self, waiting: &[Waiting]) -> Vec<Wait> {
-        let patience_ends =
-            self.situation_of(|s| s.node.scale_in().and_then(|r| s.settings.patience_ends(r)));
+        let patience_ends = self.view.scale_in().and_then(|record| self.settings.patience_ends(record));
         let waits = waiting.iter().map(|one| {
             let pod = self.pods.values().find(|pod| pod.name == one.pod);
             let refusal = pod.filter(|_| one.why == WaitReason::Queued).and_then(|pod| {
@@ -204,10 +202,6 @@ impl<'a> Model<'a> {
     fn situation<T>(&mut self, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
         self.memory.claims.see(&self.view, true, self.now);
         self.memory.note_pods(&self.pods, self.now);
-        self.situation_of(ask)
-    }
-
-    fn situation_of<T>(&self, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
         let member = self.facts.member();
         ask(&Situation {
             now: self.now,
@@ -321,8 +315,7 @@ impl<'a> Model<'a> {
             Action::ListPods { .. }
             | Action::Heartbeat { .. }
             | Action::GiveUpReplacement { .. }
-            | Action::Announce(_)
-            | Action::AnnouncePod { .. } => {}
+            | Action::Announce(_) => {}
         }
     }
 

@@ -362,7 +362,7 @@ impl World {
         let memory = &mut self.replicas[r].memory[n];
         memory.note_begun(&action, now);
         match action {
-            Action::Announce(_) | Action::AnnouncePod { .. } => {}
+            Action::Announce(_) => {}
             Action::Report(_) | Action::Guard { .. } => {
                 memory.failed(&Task::of(&action).expect("a task"), now, Some(NEVER));
             }
