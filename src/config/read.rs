@@ -16,6 +16,38 @@ use crate::template::MixedInstances;
 /// No hypervisor keeps more than half of the memory: more is a typing error.
 const SHARE: RangeInclusive<f64> = 0.0..=50.0;
 
+pub(super) const TREATMENTS: [(&str, Treatment); 3] =
+    [("drain", Treatment::Drain), ("cordon", Treatment::Cordon), ("nothing", Treatment::Nothing)];
+pub(super) const ON_DEADLINE: [(&str, OnDeadline); 2] =
+    [("delete", OnDeadline::Delete), ("wait", OnDeadline::Wait)];
+pub(super) const MIXED_INSTANCES: [(&str, MixedInstances); 3] =
+    [("min", MixedInstances::Min), ("first", MixedInstances::First), ("max", MixedInstances::Max)];
+pub(super) const PRICES: [(&str, Option<PriceSource>); 3] =
+    [("off", None), ("table", Some(PriceSource::Table)), ("aws", Some(PriceSource::Aws))];
+pub(super) const LOG_FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+pub(super) const LOG_LEVELS: [(&str, Level); 5] = [
+    ("error", Level::ERROR),
+    ("warn", Level::WARN),
+    ("info", Level::INFO),
+    ("debug", Level::DEBUG),
+    ("trace", Level::TRACE),
+];
+
+/// What one of these words stands for.
+pub(super) fn one_of<T: Copy>(
+    flag: &str,
+    text: &str,
+    words: &[(&str, T)],
+    problems: &mut Vec<Problem>,
+) -> Option<T> {
+    let read = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    if read.is_none() {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        problems.push(Problem::new(flag, format!("{text:?} is none of {}", words.join(", "))));
+    }
+    read
+}
+
 pub(super) fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
     let address = text.parse();
     if address.is_err() {
@@ -31,28 +63,6 @@ pub(super) fn boolean(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Op
         problems.push(Problem::new(flag, format!("{text:?} is neither true nor false")));
     }
     read
-}
-
-pub(super) fn treatment(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Treatment> {
-    let read = match text {
-        "nothing" => Some(Treatment::Nothing),
-        "cordon" => Some(Treatment::Cordon),
-        "drain" => Some(Treatment::Drain),
-        _ => None,
-    };
-    if read.is_none() {
-        problems.push(Problem::new(flag, format!("{text:?} is none of drain, cordon, nothing")));
-    }
-    read
-}
-
-pub(super) fn on_deadline(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<OnDeadline> {
-    match text {
-        "delete" => return Some(OnDeadline::Delete),
-        "wait" => return Some(OnDeadline::Wait),
-        _ => problems.push(Problem::new(flag, format!("{text:?} is neither delete nor wait"))),
-    }
-    None
 }
 
 pub(super) fn named(
@@ -152,27 +162,6 @@ pub(super) fn at_once(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Op
     read
 }
 
-pub(super) fn mixed_instances(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<MixedInstances> {
-    match text {
-        "min" => return Some(MixedInstances::Min),
-        "first" => return Some(MixedInstances::First),
-        "max" => return Some(MixedInstances::Max),
-        _ => problems.push(Problem::new(flag, format!("{text:?} is not min, first or max"))),
-    }
-    None
-}
-
-#[expect(clippy::option_option, reason = "the outer says whether the text was good, the inner what it says")]
-pub(super) fn prices(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Option<PriceSource>> {
-    match text {
-        "off" => return Some(None),
-        "table" => return Some(Some(PriceSource::Table)),
-        "aws" => return Some(Some(PriceSource::Aws)),
-        _ => problems.push(Problem::new(flag, format!("{text:?} is not off, table or aws"))),
-    }
-    None
-}
-
 /// Source: `LifecycleHookName` in
 /// [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
 pub(super) fn is_hook_name(text: &str) -> bool {
@@ -190,28 +179,4 @@ pub(super) fn is_object_name(text: &str) -> bool {
             && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
     };
     text.len() <= 253 && text.split('.').all(is_part)
-}
-
-pub(super) fn log_format(text: &str, problems: &mut Vec<Problem>) -> Option<LogFormat> {
-    match text {
-        "text" => return Some(LogFormat::Text),
-        "json" => return Some(LogFormat::Json),
-        _ => problems.push(Problem::new("--log-format", format!("{text:?} is not text or json"))),
-    }
-    None
-}
-
-pub(super) fn log_level(text: &str, problems: &mut Vec<Problem>) -> Option<Level> {
-    match text {
-        "error" => return Some(Level::ERROR),
-        "warn" => return Some(Level::WARN),
-        "info" => return Some(Level::INFO),
-        "debug" => return Some(Level::DEBUG),
-        "trace" => return Some(Level::TRACE),
-        _ => {
-            let text = format!("{text:?} is not error, warn, info, debug or trace");
-            problems.push(Problem::new("--log-level", text));
-        }
-    }
-    None
 }

@@ -477,7 +477,7 @@ fn problems_are_printed_one_a_line() {
     assert_eq!(
         problems.to_string(),
         "--node-group-auto-discovery: there are no node groups: give this or --nodes\n\
-         --log-format: \"xml\" is not text or json\n\
+         --log-format: \"xml\" is none of text, json\n\
          see ebbtide serve --help"
     );
     let told = |args: &[&str]| {

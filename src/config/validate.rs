@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::flags::ServeFlags;
 use super::problem::Problem;
 use super::read::{
-    address, at_once, boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_plain_url,
-    is_region, is_url, log_format, log_level, mixed_instances, named, on_deadline, pods, prices, rate, share,
-    treatment,
+    LOG_FORMATS, LOG_LEVELS, MIXED_INSTANCES, ON_DEADLINE, PRICES, TREATMENTS, address, at_once, boolean,
+    duration, is_cluster_name, is_hook_name, is_object_name, is_plain_url, is_region, is_url, named, one_of,
+    pods, rate, share,
 };
 use super::values::Config;
 use crate::aws::Proxy;
@@ -64,12 +64,12 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let polling = polling(&flags, problems);
     let templates = templates(&flags, problems);
     let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
-    let prices = prices("--prices", &flags.prices, problems);
+    let prices = one_of("--prices", &flags.prices, &PRICES, problems);
     let drain = drain(&flags, problems);
     let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
     let managed_hooks = managed_hooks(&flags, problems);
-    let on_rebalance = treatment("--on-rebalance", &flags.on_rebalance, problems);
-    let on_scheduled_event = treatment("--on-scheduled-event", &flags.on_scheduled_event, problems);
+    let on_rebalance = one_of("--on-rebalance", &flags.on_rebalance, &TREATMENTS, problems);
+    let on_scheduled_event = one_of("--on-scheduled-event", &flags.on_scheduled_event, &TREATMENTS, problems);
     check_names(&flags, problems);
     let dry_run = boolean("--dry-run", &flags.dry_run, problems);
     let log = log(&flags, problems);
@@ -130,8 +130,8 @@ fn aws(flags: &ServeFlags, problems: &mut Vec<Problem>) -> (Option<String>, Opti
 }
 
 fn log(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<LogOptions> {
-    let format = log_format(&flags.log_format, problems);
-    let level = log_level(&flags.log_level, problems);
+    let format = one_of("--log-format", &flags.log_format, &LOG_FORMATS, problems);
+    let level = one_of("--log-level", &flags.log_level, &LOG_LEVELS, problems);
     Some(LogOptions { format: format?, level: level? })
 }
 
@@ -223,7 +223,7 @@ fn templates(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Settings
         None => Some(None),
     };
     let max_pods = unless_none(&flags.max_pods, |text| pods("--max-pods", text, problems));
-    let mixed = mixed_instances("--mixed-instances", &flags.mixed_instances, problems);
+    let mixed = one_of("--mixed-instances", &flags.mixed_instances, &MIXED_INSTANCES, problems);
     Some(Settings {
         memory_overhead: memory_overhead?,
         max_pods: max_pods?,
@@ -261,7 +261,7 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
         );
         problems.push(Problem::new("--drain-timeout", text));
     }
-    let on_deadline = on_deadline("--on-deadline", &flags.on_deadline, problems);
+    let on_deadline = one_of("--on-deadline", &flags.on_deadline, &ON_DEADLINE, problems);
     let eviction_pause = unless_none(&flags.eviction_qps, |text| rate("--eviction-qps", text, problems));
     let delete_node_after = unless_none(&flags.delete_node_after, |text| {
         duration("--delete-node-after", text, &LEFT_BEHIND, problems)

@@ -1,4 +1,4 @@
-//! When refreshes come, and what outages do to them.
+//! When refreshes come.
 
 use std::time::Duration;
 
@@ -69,46 +69,4 @@ async fn changes_that_go_on_for_minutes_cost_a_look_every_five_seconds_at_most()
     }
     let refreshes = world.sim.calls(Operation::DescribeAutoScalingGroups) - before;
     assert!((20..=24).contains(&refreshes), "{refreshes} refreshes in two minutes");
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_outage_leaves_the_last_snapshot_and_ends_by_itself() {
-    let mut world = world([ours("web").size(0, 5, 2)]).await;
-    world.run();
-    let before = world.until(|snapshot| snapshot.groups.len() == 1).await;
-    tokio::time::sleep(Duration::from_mins(5)).await;
-    world.sim.outage(true);
-    let outage = world.clock.now();
-    tokio::time::sleep(Duration::from_mins(8)).await;
-    let during = world.groups.latest().expect("stays");
-    assert!(during.taken_at >= before.taken_at && during.taken_at <= outage);
-    assert!(world.groups.fresh(world.clock.now()).is_ok(), "the last refresh is young enough to serve");
-    tokio::time::sleep(Duration::from_mins(5)).await;
-    assert!(world.groups.fresh(world.clock.now()).is_err(), "and then it is not");
-    world.sim.outage(false);
-    let back = world.clock.now();
-    let after = world.until(|snapshot| snapshot.taken_at > back).await;
-    assert_eq!(after.groups.len(), 1);
-    assert!(world.clock.now().duration_since(back).as_secs() <= 61);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_throttled_call_is_tried_again_and_fails_no_refresh() {
-    let world = world([ours("web").size(0, 5, 2)]).await;
-    world.sim.throttle_next(Operation::DescribeAutoScalingGroups, 2);
-    let snapshot = world.discovery(crate::world::by_tag()).refresh().await.expect("the third attempt works");
-    assert_eq!(snapshot.groups.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_size_is_sent_once_whatever_becomes_of_the_answer() {
-    let world = world([ours("web").size(0, 5, 3)]).await;
-    let instance =
-        world.discovery(crate::world::by_tag()).refresh().await.expect("sees").groups["web"].asg.instances[0]
-            .id
-            .clone();
-    world.sim.lose_next(Operation::TerminateInstanceInAutoScalingGroup, ebbtide::sim::aws::Lose::AfterEffect);
-    let error = world.aws.terminate(&instance, true).await.expect_err("no answer came");
-    assert!(matches!(error, ebbtide::aws::AwsError::Unreachable { .. }), "{error:?}");
-    assert_eq!(world.sim.calls(Operation::TerminateInstanceInAutoScalingGroup), 1);
 }
