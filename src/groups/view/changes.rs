@@ -234,15 +234,15 @@ fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
         }
     };
     let shown = changes.iter().rposition(is_shown);
-    for (n, Accepted { at, change, .. }) in changes.into_iter().enumerate() {
+    for (n, Accepted { at, change, before, .. }) in changes.into_iter().enumerate() {
         if shown.is_none_or(|shown| n > shown) || !matches!(change, Change::Desired { .. }) {
-            apply(group, change, *at >= taken_at);
+            apply(group, change, before.as_deref(), *at >= taken_at);
         }
     }
 }
 
-/// `is_news`: the group was described before the change.
-fn apply(group: &mut Group, change: &Change, is_news: bool) {
+/// `before`: the group before it. `is_news`: the group was described before the change.
+fn apply(group: &mut Group, change: &Change, before: Option<&Group>, is_news: bool) {
     match change {
         Change::Desired { from, to, .. } => {
             if to > from {
@@ -257,14 +257,17 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
             }
         }
         Change::Terminated { instance: id, state, decrement, .. } => {
-            // AWS lowers the capacity and changes the lifecycle state in one step: what shows one shows both.
             let asg = Arc::make_mut(&mut group.asg);
             let mut instances = asg.instances.iter_mut();
             if let Some(instance) = instances.find(|i| i.id == *id && may_end(i.lifecycle)) {
                 let counted = instance.lifecycle.is_live();
                 instance.lifecycle = *state;
-                if *decrement && counted {
-                    asg.desired -= asg.weight(id);
+                // AWS does not say that it lowers the capacity and changes the lifecycle state in one step: a description may show the first
+                // alone. One node too many costs money for a while; a size that is set too low costs nodes.
+                let weight = asg.weight(id);
+                let is_lowered = before.is_some_and(|before| asg.desired <= before.asg.desired - weight);
+                if *decrement && counted && !is_lowered {
+                    asg.desired -= weight;
                 }
             }
         }

@@ -73,6 +73,28 @@ fn a_termination_that_was_shown_or_undone_counts_for_half_a_minute() {
     }
 }
 
+/// AWS does not say that both change in one step.
+#[test]
+fn a_description_that_shows_the_smaller_size_and_not_yet_who_goes_is_not_made_smaller_still() {
+    use Lifecycle::{InService, Terminating};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(snapshot(0, 10, &[InService; 10]));
+    let gone = |id: &str| Change::Terminated {
+        group: "g".into(),
+        instance: id.into(),
+        state: Terminating,
+        decrement: true,
+    };
+    groups.changed(at(1), gone("i-0"));
+    groups.changed(at(2), gone("i-1"));
+    for described in [10, 9, 8] {
+        groups.publish(snapshot(3, described, &[InService; 10]));
+        assert_eq!(desired(&groups), 8, "{described}");
+    }
+    groups.publish(snapshot(4, 12, &[InService; 10]));
+    assert_eq!(desired(&groups), 10, "somebody has raised it since");
+}
+
 #[test]
 fn an_instance_is_found_as_the_changes_show_it() {
     use Lifecycle::{InService, TerminatingWait};
