@@ -212,12 +212,16 @@ fn a_record_that_was_taken_off_once_aws_was_told_goes_on_as_it_was_under_the_hoo
     let lost = Record {
         limited_since: Some(at(-400)),
         terminate_at: Some(at(-300)),
+        void_termination: Some(at(-300)),
         ..Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, at(-500))
     };
     scene.memory.lost = Some(lost.clone());
     shown(&mut scene, Lifecycle::TerminatingWait);
     scene.plan();
-    let of = |record: Record| (record.cause, record.requested_at, record.limited_since, record.terminate_at);
+    let of = |record: Record| {
+        let told = (record.terminate_at, record.void_termination);
+        (record.cause, record.requested_at, record.limited_since, told)
+    };
     assert_eq!((of(scene.record()), scene.record().release), (of(lost), Release::CompleteHook));
 }
 
