@@ -5,8 +5,8 @@
 //! and adapters ask for it. In a paused runtime (tests, `ebbtide simulate`) it moves with the timers.
 //!
 //! [`Clock::cluster`] is the API server's, which dates each of its answers: for what others date or read, in the cluster and at AWS, whatever
-//! this machine's clock says. Until it has answered, AWS's dates do. Their moments are converted to our clock by [`Clock::cluster_ahead`]. [`Clock::wall`] is the machine's, for what
-//! stays on it, and for the Lease.
+//! this machine's clock says. Until it has answered, AWS's dates do. Their moments are converted to our clock by [`Clock::cluster_ahead`].
+//! [`Clock::wall`] is the machine's, for what stays on it, and for the Lease.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
@@ -110,18 +110,16 @@ impl Clock {
     /// The API server has dated an answer that was sent for at `sent`, by our clock, and has just come. It did so at some moment since: an
     /// answer that comes late tells little, and moves nothing that may be right.
     pub fn note_dated(&self, date: Timestamp, sent: Timestamp) {
-        let known = self.cluster_ahead();
-        if let Some(ahead) = self.dated(date, sent, known) {
-            self.others.lock().cluster = Some(ahead);
-        }
+        let mut others = self.others.lock();
+        let known = others.cluster.or(others.aws).unwrap_or_else(|| self.ahead());
+        others.cluster = self.dated(date, sent, known).or(others.cluster);
     }
 
     /// The same of AWS.
     pub fn note_dated_by_aws(&self, date: Timestamp, sent: Timestamp) {
-        let known = self.others.lock().aws.unwrap_or_else(|| self.ahead());
-        if let Some(ahead) = self.dated(date, sent, known) {
-            self.others.lock().aws = Some(ahead);
-        }
+        let mut others = self.others.lock();
+        let known = others.aws.unwrap_or_else(|| self.ahead());
+        others.aws = self.dated(date, sent, known).or(others.aws);
     }
 
     /// By how much a clock is ahead of ours that has dated an answer so, if it is one; `known`: what was known of it before.

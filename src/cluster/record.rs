@@ -256,7 +256,8 @@ impl Record {
             limited_since: self.limited_since.map(&change),
             empty_since: self.empty_since.map(&change),
             terminate_at: self.terminate_at.map(&change),
-            void_termination: self.void_termination.map(&change),
+            // Of an earlier note it says nothing, and the two may become one moment.
+            void_termination: self.void_termination.filter(|at| self.terminate_at == Some(*at)).map(&change),
             ..self.clone()
         }
     }
@@ -470,6 +471,16 @@ mod tests {
         let Written::Record(more) = with("heldFor", json!({ "seconds": 5 })) else { panic!("no record") };
         assert!(write(&more.entering(Phase::Flushing, at)).contains(r#""heldFor":{"seconds":5}"#));
         assert_eq!(with("heldFor", json!("x".repeat(LENGTH))), Written::Record(known.clone()));
+    }
+
+    #[test]
+    fn a_call_is_not_void_because_an_earlier_one_was_though_both_lie_ahead() {
+        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
+        let record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
+        let record = Record { terminate_at: Some(at(100)), void_termination: Some(at(90)), ..record };
+        assert_eq!(record.not_ahead_of(at(10), at(10)).told_at(), Some(at(10)));
+        let void = Record { void_termination: record.terminate_at, ..record };
+        assert_eq!(void.not_ahead_of(at(10), at(10)).told_at(), None);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!   deadline pass. Another replica that accepts a scale-in writes nothing else.
 //!   With no record before it, it counts as a request, unless its cause is cluster-autoscaler.
 //! - A request over a record changes nothing: the scale-in is under way.
-//! - When AWS ends the machine, and when AWS was told to terminate it, outlive the record that says so: no annotation takes that back.
+//! - When AWS ends the machine, and when AWS was told to terminate it, outlive the record that says so: no annotation takes that back, but that
+//!   of another run, which may know that AWS has refused it.
 //! - A moment in the future counts as now: it stands for something that has happened. And nothing that another run writes happened
 //!   before this one saw it missing: the clocks of two machines differ.
 //!

@@ -257,8 +257,8 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: Sc
     Outcome::Announced
 }
 
-/// For people only: tried once, and told rarely if it does not work, as where the right to it was left out.
-/// Publishes an Event on a pod that was asked to go.
+/// Publishes an Event on a pod that was asked to go. For people only: tried once, and told rarely if it does not work, as where the right
+/// to it was left out.
 pub(super) async fn announce_pod(
     shared: Arc<Shared>,
     pod: PodName,

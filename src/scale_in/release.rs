@@ -94,7 +94,9 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
 /// Whether the noted termination certainly had no effect, which is to be written down before the next try: whoever takes over would wait
 /// minutes for it.
 fn is_refused_for_now(s: &Situation<'_>, record: &Record) -> bool {
-    let is_void = record.told_at().is_some_and(|at| s.memory.is_void(at));
+    // An earlier one that had no answer is noted no more, and may still arrive.
+    let is_settled = s.memory.told_at.is_none_or(|told| settled_at(s, told, false) <= s.now);
+    let is_void = is_settled && record.told_at().is_some_and(|at| s.memory.is_void(at));
     is_void && s.memory.tries(&Task::Terminate).may_begin_at().is_some_and(|at| at > s.now)
 }
 

@@ -6,7 +6,7 @@ use ebbtide::sim::aws::{GroupSpec, Lose};
 use ebbtide::sim::cluster::{Fault, Verb, pod};
 use ebbtide::sim::world::World;
 
-use crate::journal_queries::{TERMINATE, decrements, has_exited, in_phase, is_asked, terminations};
+use crate::journal_queries::{TERMINATE, decrements, has_exited, in_phase, is_asked, records, terminations};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 /// Kills the program when `moment` has come, with and without a hook; the node leaves well all the same.
@@ -89,13 +89,10 @@ async fn killed_between_two_tries_of_a_termination_that_aws_throttles() {
     for group in [group(2), held_group(2, 60)] {
         let mut scene = begin(group).await;
         let machine = scene.first();
-        scene.world.aws.throttle_for(&[TERMINATE], seconds(200));
+        scene.world.aws.throttle_for(&[TERMINATE], seconds(120));
         scene.scale_in(&machine, Cause::Autoscaler).await;
-        let mut calls = 0;
-        while calls == 0 || scene.world.aws.calls(TERMINATE) > calls {
-            calls = scene.world.aws.calls(TERMINATE);
-            scene.pass_some(seconds(3)).await;
-        }
+        let is_refused = |record: &String| record.contains("voidTermination");
+        scene.until(|w| records(w, &machine).last().is_some_and(is_refused)).await;
         scene.kill().await;
         assert!(scene.world.until(seconds(180), |w| !terminations(w, &machine).is_empty()).await);
         scene.until_gone(&machine).await;

@@ -1,6 +1,6 @@
 //! Our own changes, laid over descriptions that do not show them yet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,9 +57,10 @@ impl Change {
     pub(super) fn learned(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Vec<Self> {
         let Some(seen) = view.groups.get(&fresh.name).map(|seen| &seen.asg) else { return Vec::new() };
         let group = || seen.name.clone();
-        let stay: BTreeSet<&InstanceId> =
-            seen.instances.iter().filter(|i| may_end(i.lifecycle)).map(|i| &i.id).collect();
-        let go = fresh.instances.iter().filter(|i| i.lifecycle.is_leaving() && stay.contains(&i.id));
+        let stay: BTreeMap<&InstanceId, Lifecycle> =
+            seen.instances.iter().filter(|i| may_end(i.lifecycle)).map(|i| (&i.id, i.lifecycle)).collect();
+        let goes = |i: &&Instance| stay.get(&i.id).is_some_and(|before| *before != i.lifecycle);
+        let go = fresh.instances.iter().filter(|i| i.lifecycle.is_leaving()).filter(goes);
         let mut changes: Vec<_> = go
             .map(|i| Self::Terminated {
                 group: group(),
@@ -234,15 +235,22 @@ fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
         }
     };
     let shown = changes.iter().rposition(is_shown);
+    let live: BTreeSet<InstanceId> = group.asg.live().map(|i| i.id.clone()).collect();
     for (n, Accepted { at, change, before, .. }) in changes.into_iter().enumerate() {
         if shown.is_none_or(|shown| n > shown) || !matches!(change, Change::Desired { .. }) {
-            apply(group, change, before.as_deref(), *at >= taken_at);
+            apply(group, change, (before.as_deref(), &live), *at >= taken_at);
         }
     }
 }
 
-/// `before`: the group before it. `is_news`: the group was described before the change.
-fn apply(group: &mut Group, change: &Change, before: Option<&Group>, is_news: bool) {
+/// `before`: the group before it. `live`: the instances that the description shows to live. `is_news`: the group was described before the
+/// change.
+fn apply(
+    group: &mut Group,
+    change: &Change,
+    (before, live): (Option<&Group>, &BTreeSet<InstanceId>),
+    is_news: bool,
+) {
     match change {
         Change::Desired { from, to, .. } => {
             if to > from {
@@ -265,7 +273,13 @@ fn apply(group: &mut Group, change: &Change, before: Option<&Group>, is_news: bo
                 // AWS does not say that it lowers the capacity and changes the lifecycle state in one step: a description may show the first
                 // alone. One node too many costs money for a while; a size that is set too low costs nodes.
                 let weight = asg.weight(id);
-                let is_lowered = before.is_some_and(|before| asg.desired <= before.asg.desired - weight);
+                let is_lowered = before.is_some_and(|before| {
+                    // For those that it shows on their way out, it may have been lowered as well.
+                    let ended = before.asg.live().filter(|i| !live.contains(&i.id));
+                    let ended: i32 = ended.map(|i| before.asg.weight(&i.id)).sum();
+                    let counts = before.asg.live().any(|i| i.id == *id);
+                    asg.desired + ended <= before.asg.desired - if counts { weight } else { 0 }
+                });
                 if *decrement && counted && !is_lowered {
                     asg.desired -= weight;
                 }

@@ -96,6 +96,34 @@ fn a_description_that_shows_the_smaller_size_and_not_yet_who_goes_is_not_made_sm
 }
 
 #[test]
+fn of_two_terminations_at_once_the_one_that_a_description_shows_is_not_taken_for_the_other() {
+    use Lifecycle::{InService, Terminating};
+    for order in [["i-0", "i-1"], ["i-1", "i-0"]] {
+        let groups = Groups::new(Duration::from_mins(10));
+        groups.publish(snapshot(0, 3, &[InService; 3]));
+        for id in order {
+            let change = Change::Terminated {
+                group: "g".into(),
+                instance: id.into(),
+                state: Terminating,
+                decrement: true,
+            };
+            groups.changed(at(1), change);
+        }
+        groups.publish(snapshot(2, 2, &[InService, Terminating, InService]));
+        assert_eq!(desired(&groups), 1, "{order:?}");
+    }
+}
+
+#[test]
+fn what_a_group_retains_is_learned_once() {
+    use Lifecycle::{InService, Retained};
+    let seen = snapshot(0, 1, &[InService, Retained]);
+    let fresh = seen.groups["g"].asg.as_ref().clone();
+    assert_eq!(Change::learned(&seen, &fresh, at(1)), []);
+}
+
+#[test]
 fn an_instance_is_found_as_the_changes_show_it() {
     use Lifecycle::{InService, TerminatingWait};
     let groups = Groups::new(Duration::from_mins(10));

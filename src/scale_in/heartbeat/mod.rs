@@ -381,7 +381,7 @@ fn told(shared: &Shared) -> BTreeMap<InstanceId, Timestamp> {
     let ahead = shared.clock.cluster_ahead();
     let told = |node: &NodeView| {
         let record = node.scale_in()?;
-        Some((record.instance.clone(), later(record.terminate_at?, -ahead)))
+        Some((record.instance.clone(), later(record.told_at()?, -ahead)))
     };
     shared.nodes.marked().iter().filter_map(|node| told(node)).collect()
 }

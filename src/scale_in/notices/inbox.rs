@@ -696,5 +696,6 @@ async fn read_groups_now(shared: &Shared, groups: &[GroupName]) -> Result<(), Aw
         }
         shared.groups.learn(&view, &group, at, shared.clock.now());
     }
+    shared.groups.refresh_soon();
     Ok(())
 }

@@ -510,6 +510,19 @@ fn what_aws_has_refused_is_written_down_before_the_next_try_so_that_a_restart_ne
     assert_eq!(scene.record().void_termination, None, "it may arrive");
 }
 
+#[test]
+fn a_refusal_makes_no_earlier_call_void_that_may_still_arrive() {
+    let mut scene = node().asked_by(Cause::Operator, Release::Terminate).in_phase(Phase::Releasing);
+    assert!(touches_aws(&scene.plan()));
+    scene.terminated(&Err(no_answer()));
+    scene.later(31);
+    seen_now(&mut scene, Lifecycle::InService);
+    assert!(touches_aws(&scene.plan()), "a second one does no harm");
+    scene.terminated(&Err(refused("Throttling", "Rate exceeded")));
+    scene.plan();
+    assert_eq!(scene.record().void_termination, None);
+}
+
 /// It lives on, and a minute later its node is back in service.
 #[test]
 fn of_an_instance_that_somebody_detaches_before_aws_was_told_nobody_says_that_it_is_released() {
