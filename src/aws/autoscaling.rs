@@ -202,7 +202,7 @@ impl Aws {
         Ok(())
     }
 
-    /// Sets the group's desired capacity, ignoring cooldown. Retried for 2 s, only if AWS answers.
+    /// Sets the group's desired capacity, ignoring cooldown. Retried for 2 s, only if it is answered.
     pub async fn set_desired(&self, group: &GroupName, desired: i32) -> Result<(), AwsError> {
         let call = self
             .autoscaling

@@ -107,7 +107,7 @@ pub enum AwsError {
         /// What was wrong with those found.
         source: Arc<dyn StdError + Send + Sync>,
     },
-    /// AWS failed. The call may have taken effect, but will not do so later.
+    /// A server failed that has answered for itself. The call may have taken effect; if AWS's own code says so, it will not do so later.
     #[error("{operation} failed at AWS, and may have taken effect: {code}: {message}")]
     ServerError {
         /// The call.
@@ -214,6 +214,9 @@ const NOT_IMPLEMENTED: u16 = 501;
 /// HTTP's statuses for a server behind the one that answers, which did not, or not in time.
 const BEHIND_A_GATEWAY: [u16; 2] = [502, 504];
 
+/// HTTP's statuses for a server in trouble that answers for itself.
+const IN_TROUBLE: [u16; 2] = [500, 503];
+
 /// Stands for the code of an answer that has none.
 const NO_CODE: &str = "NoCode";
 
@@ -260,8 +263,9 @@ impl AwsError {
             _ if status == NOT_IMPLEMENTED => {
                 return Self::Other { operation, code: code.to_owned(), message };
             }
-            // What has no code is none of AWS's own answers.
-            _ if BEHIND_A_GATEWAY.contains(&status) || status >= 500 && code == NO_CODE => {
+            _ if BEHIND_A_GATEWAY.contains(&status)
+                || status >= 500 && code == NO_CODE && !IN_TROUBLE.contains(&status) =>
+            {
                 return Self::unreachable(operation, format!("status {status}: {code}: {message}"));
             }
             _ if UNWELL.contains(&code) || status >= 500 => {
@@ -342,12 +346,18 @@ impl AwsError {
 
     /// Whether AWS has certainly refused the call; otherwise it may have taken effect.
     pub fn is_refusal(&self) -> bool {
-        !matches!(self, Self::ServerError { .. } | Self::Unreachable { .. } | Self::Unreadable { .. })
+        self.is_answered() && !matches!(self, Self::ServerError { .. })
     }
 
-    /// Whether the call may still take effect: it had no answer, or none that says whether AWS is done with it.
+    /// Whether the call has had an answer that says how it ended, be it of a server in trouble.
+    pub fn is_answered(&self) -> bool {
+        !matches!(self, Self::Unreachable { .. } | Self::Unreadable { .. })
+    }
+
+    /// Whether the call may still take effect: it had no answer, or none that says whether AWS is done with it. One without a code is none
+    /// of AWS's own.
     pub fn may_come(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Unreadable { .. })
+        !self.is_answered() || matches!(self, Self::ServerError { code, .. } if code == NO_CODE)
     }
 }
 
@@ -464,7 +474,9 @@ mod tests {
             ("SomethingNew", 500, false, false),
             ("ValidationError", 502, false, true),
             ("NoCode", 504, false, true),
+            ("NoCode", 500, false, true),
             ("NoCode", 503, false, true),
+            ("NoCode", 524, false, true),
             ("ResourceContention", 500, false, false),
             ("InternalFailure", 500, false, false),
         ];
@@ -472,6 +484,8 @@ mod tests {
             let error = AwsError::of_service(Operation::SetDesiredCapacity, status, code, "");
             assert_eq!((error.is_refusal(), error.may_come()), (is_refusal, may_come), "{code} {status}");
             assert!(is_refusal || error.is_transient(), "{code} {status}");
+            let answered = ![502, 504, 524].contains(&status);
+            assert_eq!(error.is_answered(), answered, "{code} {status}");
         }
     }
 

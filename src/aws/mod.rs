@@ -3,7 +3,7 @@
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
 //! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds
 //!   ([`retry`]).
-//! - Calls that change a size are retried only if AWS answered ([`Aws::set_desired`]) or refused them ([`Aws::terminate`]). A lost
+//! - Calls that change a size are retried only if they were answered ([`Aws::set_desired`]) or refused ([`Aws::terminate`]). A lost
 //!   answer does not mean no effect: callers describe the group before asking again.
 //! - All pages are read unless a function says otherwise.
 //! - The real service, an endpoint given by flag, and the simulated AWS differ in endpoint, HTTP client, credentials

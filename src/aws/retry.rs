@@ -5,9 +5,10 @@
 //! - Pauses have full jitter, from zero to a doubling bound, so that callers refused together do not return together.
 //!   Source: [Exponential backoff and
 //!   jitter](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
-//! - Idempotent calls are retried after every transient error. Setting a size is retried only if AWS answered: an unanswered call may
-//!   come late, and undo what was set since. A termination is retried only if AWS has certainly refused it: after a lost answer or
-//!   a 500 it may have taken effect.
+//! - Idempotent calls are retried after every transient error. Setting a size is retried only if the call was answered, with whatever
+//!   code: an unanswered one may come late, and undo what was set since. What somebody else sets between two tries is lost, as it is
+//!   between the description and the first one; so all tries begin within two seconds. A termination is retried only if AWS has certainly
+//!   refused it: after a lost answer or a 500 it may have taken effect.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub(super) struct Patience {
 pub(super) enum Repeats {
     /// All.
     Always,
-    /// Those after which it takes no effect any more.
+    /// Those that answer it.
     Answered,
     /// Those with which it certainly had no effect.
     Refused,
@@ -94,7 +95,7 @@ impl Patience {
     fn allows(self, error: &AwsError) -> bool {
         let may_be_repeated = match self.repeats {
             Repeats::Always => true,
-            Repeats::Answered => !error.may_come(),
+            Repeats::Answered => error.is_answered(),
             Repeats::Refused => error.is_refusal(),
         };
         error.is_transient() && may_be_repeated
@@ -106,14 +107,15 @@ impl Patience {
     }
 }
 
-/// Tries until success, a permanent failure or the end of `patience`. Returns the last result, or, if that is a refusal after a failure
-/// that may have set a size, this failure.
+/// Tries until success, a permanent failure or the end of `patience`. Returns the last result; of failures to set a size the one that
+/// leaves most open: that it may still come, or else that it may have been set.
 pub(super) async fn tried<T, F>(patience: Patience, mut attempt: impl FnMut() -> F) -> Result<T, AwsError>
 where
     F: Future<Output = Result<T, AwsError>>,
 {
     let began = Instant::now();
-    let (mut failures, mut unsure) = (0, None);
+    let leaves_open = |error: &AwsError| (error.may_come(), !error.is_refusal());
+    let (mut failures, mut before) = (0, None);
     loop {
         let error = match attempted(patience, &mut attempt).await {
             Ok(answer) => return Ok(answer),
@@ -125,10 +127,12 @@ where
         if !is_last {
             tracing::debug!(failures, error = %chain(&error), "retrying a call to AWS");
         }
-        if patience.repeats == Repeats::Answered && !error.is_refusal() {
-            unsure.get_or_insert_with(|| error.clone());
-        }
-        let told = unsure.clone().filter(|_| error.is_refusal()).unwrap_or(error);
+        let told = before
+            .take()
+            .filter(|before| {
+                patience.repeats == Repeats::Answered && leaves_open(before) > leaves_open(&error)
+            })
+            .unwrap_or(error);
         if is_last {
             return Err(told);
         }
@@ -137,6 +141,7 @@ where
         if began.elapsed() > patience.within {
             return Err(told);
         }
+        before = Some(told);
     }
 }
 
@@ -166,8 +171,10 @@ mod tests {
 
     const ALL: [Patience; 6] = [REFRESH, LOOK_UP, READ_NOW, WRITE, SET_SIZE, TERMINATE];
 
+    /// `NoCode`: a page for people.
     fn error(code: &str) -> AwsError {
-        AwsError::of_service(Operation::SetDesiredCapacity, 400, code, "")
+        let status = if code == "NoCode" { 503 } else { 400 };
+        AwsError::of_service(Operation::SetDesiredCapacity, status, code, "")
     }
 
     /// Runs attempts that fail with these codes in turn. Returns the number of attempts and the last result.
@@ -211,13 +218,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_size_is_set_again_unless_it_may_come_late_and_a_termination_only_if_it_had_no_effect() {
+    async fn a_size_is_set_again_if_it_was_answered_and_a_termination_only_if_it_had_no_effect() {
         for (code, sets, terminations) in [
             ("Throttling", 2, 2),
             ("ScalingActivityInProgress", 2, 2),
             ("RequestExpired", 2, 2),
             ("InternalFailure", 2, 1),
             ("ResourceContention", 2, 1),
+            ("NoCode", 2, 1),
             ("AccessDenied", 1, 1),
         ] {
             assert_eq!(fails(SET_SIZE, &[code]).await.0, sets, "{code}");
@@ -225,6 +233,12 @@ mod tests {
         }
         let (_, outcome) = fails(SET_SIZE, &["InternalFailure", "Throttling", "AccessDenied"]).await;
         assert!(outcome.is_err_and(|error| !error.is_refusal()), "the first may have had its effect");
+        for codes in
+            [["NoCode", "InternalFailure", "AccessDenied"], ["InternalFailure", "NoCode", "AccessDenied"]]
+        {
+            let (_, outcome) = fails(SET_SIZE, &codes).await;
+            assert!(outcome.is_err_and(|error| error.may_come()), "{codes:?}: one of them may still come");
+        }
         for patience in [SET_SIZE, TERMINATE] {
             let mut tries = 0;
             let lost = tried(patience, || {

@@ -30,6 +30,15 @@ const CONTENTION: Refusal = Refusal {
     message: "You already have a pending update to an Amazon EC2 Auto Scaling resource",
 };
 
+/// What answers in AWS's place, and what of it has no code: nothing, a page for people, JSON.
+const NO_WORD: Refusal = Refusal { code: "", status: 503, message: "" };
+const PAGE: Refusal = Refusal {
+    code: "",
+    status: 503,
+    message: "<html><body><h1>503 Service Temporarily Unavailable</h1></body></html>",
+};
+const OTHER_JSON: Refusal = Refusal { code: "", status: 500, message: r#"{"message":null}"# };
+
 /// A group of two Nodes, and a third instance that has none and never will.
 async fn with_an_instance_that_never_registers() -> (Scene, ExternalGrpcNode) {
     let never = Timing { boot: Span::exactly(Duration::from_hours(10)), ..Timing::default() };
@@ -72,7 +81,7 @@ async fn is_done_in_time(
 
 #[tokio::test(start_paused = true)]
 async fn a_size_that_aws_refuses_once_or_twice_goes_up_within_the_call() {
-    for refusal in [THROTTLED, BUSY, CONTENTION] {
+    for refusal in [THROTTLED, BUSY, CONTENTION, NO_WORD, PAGE, OTHER_JSON] {
         for times in [1, 2] {
             let scene = Scene::on(near(), [group(GROUP, 2)]).await;
             let change = scene.increase(1);
@@ -84,7 +93,7 @@ async fn a_size_that_aws_refuses_once_or_twice_goes_up_within_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_size_that_aws_refuses_once_or_twice_goes_down_within_the_call() {
-    for refusal in [THROTTLED, BUSY, CONTENTION] {
+    for refusal in [THROTTLED, BUSY, CONTENTION, PAGE] {
         for times in [1, 2] {
             let scene = Scene::on(near(), [group(GROUP, 2)]).await;
             scene.short_of(2).await;
@@ -187,6 +196,39 @@ async fn contention_that_lasts_says_nothing_of_the_effect_and_keeps_no_other_siz
         assert_eq!(scene.desired(), desired, "{side:?}");
         scene.increase(1).await.expect("what was answered does not come late");
         assert_eq!(scene.desired(), desired + 1, "{side:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_a_server_before_aws_answers_for_may_still_come_unless_the_same_one_is_set_after_it() {
+    let size = || Which::of(&[Operation::SetDesiredCapacity]);
+    let scene = Scene::on(near(), [group(GROUP, 2)]).await;
+    scene.world.aws.trouble(size(), Trouble::Refused(PAGE, Lose::AfterEffect));
+    scene.increase(1).await.expect("set again");
+    scene.increase(1).await.expect("nothing is to come");
+    assert_eq!((scene.desired(), scene.target().await), (4, 4));
+
+    scene.world.aws.trouble(size(), Trouble::Refused(PAGE, Lose::BeforeEffect));
+    scene.world.aws.trouble(size().times(9), Trouble::Refused(CONTENTION, Lose::BeforeEffect));
+    assert_eq!(code(&scene.increase(2).await), Code::Unavailable);
+    scene.world.aws.no_more_trouble();
+    let status = scene.increase(1).await.expect_err("the first may still come");
+    assert!(status.message().contains("an earlier change of its size to 6"), "{status}");
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    scene.increase(1).await.expect("it has not come");
+    assert_eq!((scene.desired(), scene.target().await), (5, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_that_a_server_before_aws_answers_for_is_not_sent_again() {
+    for refusal in [NO_WORD, PAGE, OTHER_JSON] {
+        for side in [Lose::BeforeEffect, Lose::AfterEffect] {
+            let (scene, node) = with_an_instance_that_never_registers().await;
+            let terminate = Operation::TerminateInstanceInAutoScalingGroup;
+            scene.world.aws.refuse_next(terminate, refusal, side, 1);
+            scene.delete(GROUP, vec![node]).await.expect_err("it may have had its effect");
+            assert_eq!(scene.world.aws.calls(terminate), 1);
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub enum Lose {
 /// An error as AWS answers it: any code, any status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The machine-readable code.
+    /// The machine-readable code. Empty: a server before the service answers, with the text as the whole body.
     pub code: &'static str,
     /// The HTTP status.
     pub status: u16,

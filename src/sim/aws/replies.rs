@@ -85,6 +85,9 @@ fn namespace(service: Service) -> &'static str {
 }
 
 pub(super) fn refusal(service: Service, error: &ApiError, id: &str) -> Reply {
+    if error.code.is_empty() {
+        return Reply { content_type: "text/html", ..Reply::xml(error.status, error.message.clone()) };
+    }
     let body = match service {
         Service::AutoScaling | Service::LoadBalancing => {
             Xml::document("ErrorResponse", namespace(service), |xml| {

@@ -159,6 +159,22 @@ async fn any_error_is_answered_before_or_after_the_effect() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_before_aws_answers_for_it_with_whatever_it_says_and_no_code() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    for message in ["", "<html><body>Service Unavailable</body></html>", "{}"] {
+        let page = Refusal { code: "", status: 503, message };
+        bench.aws.refuse_next(Operation::SetDesiredCapacity, page, Lose::BeforeEffect, 1);
+        let set = bench.asg.set_desired_capacity().auto_scaling_group_name("web").desired_capacity(1);
+        let error = set.send().await.expect_err("refused");
+        let answer = error.raw_response().expect("a whole answer");
+        assert_eq!((answer.status().as_u16(), answer.body().bytes()), (503, Some(message.as_bytes())));
+        assert_eq!(error.code(), None);
+        assert_eq!(bench.desired("web"), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn some_calls_of_an_operation_take_much_longer_and_the_others_do_not() {
     let bench = bench();
     let slow = [Operation::DescribeLaunchConfigurations];
