@@ -10,9 +10,7 @@ use tokio::time::sleep;
 
 use super::lifecycle_hook::TERMINATING;
 use super::retry::{LOOK_UP, Patience, READ_NOW, REFRESH, RELEASE, SET_SIZE, TERMINATE, WRITE};
-use super::{
-    Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector, next_page,
-};
+use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
@@ -119,28 +117,23 @@ impl Aws {
         names: &[GroupName],
         filters: &[Filter],
     ) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        let call = self
+            .autoscaling
+            .describe_auto_scaling_groups()
+            .set_auto_scaling_group_names(
+                (!names.is_empty()).then(|| names.iter().map(String::from).collect()),
+            )
+            .set_filters((!filters.is_empty()).then(|| filters.to_vec()))
+            .max_records(GROUPS_A_CALL);
+        let send = |token| call.clone().set_next_token(token).send();
         let mut found = Vec::new();
-        let mut token = None;
-        loop {
-            let call = self
-                .autoscaling
-                .describe_auto_scaling_groups()
-                .set_auto_scaling_group_names(
-                    (!names.is_empty()).then(|| names.iter().map(String::from).collect()),
-                )
-                .set_filters((!filters.is_empty()).then(|| filters.to_vec()))
-                .max_records(GROUPS_A_CALL)
-                .set_next_token(token);
-            let page =
-                self.call(Operation::DescribeAutoScalingGroups, patience, || call.clone().send()).await?;
-            found.extend(
-                page.auto_scaling_groups.unwrap_or_default().into_iter().map(AutoScalingGroup::from_sdk),
-            );
-            token = next_page(page.next_token);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+        self.pages(Operation::DescribeAutoScalingGroups, patience, send, |page| {
+            let groups = page.auto_scaling_groups.unwrap_or_default();
+            found.extend(groups.into_iter().map(AutoScalingGroup::from_sdk));
+            page.next_token
+        })
+        .await?;
+        Ok(found)
     }
 
     /// The instances of a group's warm pool, also those entering or leaving it: DescribeAutoScalingGroups does not list
@@ -148,18 +141,15 @@ impl Aws {
     ///
     /// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
     pub async fn warm_pool(&self, group: &GroupName) -> Result<Vec<Instance>, AwsError> {
+        let call = self.autoscaling.describe_warm_pool().auto_scaling_group_name(group);
+        let send = |token| call.clone().set_next_token(token).send();
         let mut found = Vec::new();
-        let mut token: Option<String> = None;
-        loop {
-            let call = self.autoscaling.describe_warm_pool().auto_scaling_group_name(group);
-            let call = call.set_next_token(token);
-            let page = self.call(Operation::DescribeWarmPool, LOOK_UP, || call.clone().send()).await?;
+        self.pages(Operation::DescribeWarmPool, LOOK_UP, send, |page| {
             found.extend(page.instances.unwrap_or_default().into_iter().map(Instance::from_sdk));
-            token = next_page(page.next_token);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+            page.next_token
+        })
+        .await?;
+        Ok(found)
     }
 
     /// All hooks of the group that hold terminating instances, ours or not.
@@ -308,25 +298,21 @@ impl Aws {
         at_most: usize,
         enough: impl Fn(&[Activity]) -> bool,
     ) -> Result<Vec<Activity>, AwsError> {
-        let mut found: Vec<Activity> = Vec::new();
-        let mut token = None;
-        for _ in 0..at_most.div_ceil(ACTIVITIES_A_CALL as usize) {
-            let call = self
-                .autoscaling
-                .describe_scaling_activities()
-                .auto_scaling_group_name(group)
-                .max_records(ACTIVITIES_A_CALL)
-                .set_next_token(token);
-            let page =
-                self.call(Operation::DescribeScalingActivities, LOOK_UP, || call.clone().send()).await?;
+        let call = self
+            .autoscaling
+            .describe_scaling_activities()
+            .auto_scaling_group_name(group)
+            .max_records(ACTIVITIES_A_CALL);
+        let send = |token| call.clone().set_next_token(token).send();
+        let (mut found, mut pages_left) = (Vec::new(), at_most.div_ceil(ACTIVITIES_A_CALL as usize));
+        self.pages(Operation::DescribeScalingActivities, LOOK_UP, send, |page| {
             found.extend(page.activities.unwrap_or_default().into_iter().filter_map(Activity::from_sdk));
-            token = next_page(page.next_token);
+            pages_left = pages_left.saturating_sub(1);
             // Those under way come first, whenever they began.
-            let is_past = found.last().is_some_and(|last| last.started < until && last.is_over());
-            if token.is_none() || is_past || enough(&found) {
-                break;
-            }
-        }
+            let is_past = found.last().is_some_and(|last: &Activity| last.started < until && last.is_over());
+            page.next_token.filter(|_| pages_left > 0 && !is_past && !enough(&found))
+        })
+        .await?;
         found.retain(|activity| activity.started >= until);
         // Callers rely on this order.
         found.sort_by_key(|activity| std::cmp::Reverse(activity.started));

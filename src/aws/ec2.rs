@@ -2,10 +2,9 @@
 
 use aws_sdk_ec2::types::{ArchitectureType, ArchitectureValues, Filter, VirtualizationType};
 
+use super::pages::next_page;
 use super::retry::LOOK_UP;
-use super::{
-    Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo, next_page,
-};
+use super::{Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo};
 use crate::k8s::InstanceId;
 
 /// Versions in an answer of DescribeLaunchTemplateVersions.
@@ -69,17 +68,17 @@ impl Aws {
         aliases: TemplateAliases,
         next: Option<String>,
     ) -> Result<TemplatePage, AwsError> {
+        let operation = Operation::DescribeLaunchTemplateVersions;
         let call = self
             .ec2
             .describe_launch_template_versions()
             .set_versions(Some(aliases.names()))
             .max_results(VERSIONS_A_CALL)
-            .set_next_token(next);
-        let page =
-            self.call(Operation::DescribeLaunchTemplateVersions, LOOK_UP, || call.clone().send()).await?;
+            .set_next_token(next.clone());
+        let page = self.call(operation, LOOK_UP, || call.clone().send()).await?;
         Ok(TemplatePage {
             versions: page.launch_template_versions().iter().filter_map(TemplateVersion::from_sdk).collect(),
-            next: next_page(page.next_token),
+            next: next_page(operation, next.as_deref(), page.next_token)?,
         })
     }
 
@@ -124,23 +123,16 @@ impl Aws {
     /// The instances that were launched into this Capacity Reservation, and have not been gone for long.
     pub async fn instances_of_reservation(&self, id: &str) -> Result<Vec<InstanceId>, AwsError> {
         let filter = Filter::builder().name("capacity-reservation-id").values(id).build();
+        let call = self.ec2.describe_instances().filters(filter).max_results(INSTANCES_A_CALL);
+        let send = |token| call.clone().set_next_token(token).send();
         let mut found = Vec::new();
-        let mut token = None;
-        loop {
-            let call = self
-                .ec2
-                .describe_instances()
-                .filters(filter.clone())
-                .max_results(INSTANCES_A_CALL)
-                .set_next_token(token);
-            let page = self.call(Operation::DescribeInstances, LOOK_UP, || call.clone().send()).await?;
+        self.pages(Operation::DescribeInstances, LOOK_UP, send, |page| {
             let instances = page.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances);
             found.extend(instances.flatten().filter_map(|instance| Some(instance.instance_id?.into())));
-            token = next_page(page.next_token);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+            page.next_token
+        })
+        .await?;
+        Ok(found)
     }
 
     /// Whether EC2 has the instance in any state but terminated, as the cloud controller asks before it deletes a Node.
@@ -154,9 +146,11 @@ impl Aws {
             .describe_instances()
             .filters(Filter::builder().name("instance-id").values(instance.as_str()).build())
             .filters(Filter::builder().name("instance-state-name").set_values(Some(states.into())).build());
-        let page = self.call(Operation::DescribeInstances, LOOK_UP, || call.clone().send()).await?;
+        let operation = Operation::DescribeInstances;
+        let page = self.call(operation, LOOK_UP, || call.clone().send()).await?;
         // Pages of a filtered list may be empty.
-        Ok(next_page(page.next_token).is_some() || !page.reservations.unwrap_or_default().is_empty())
+        let is_last = next_page(operation, None, page.next_token)?.is_none();
+        Ok(!is_last || !page.reservations.unwrap_or_default().is_empty())
     }
 
     /// The instance types of these names; those not in the region are left out. 100 names a call.
@@ -166,23 +160,14 @@ impl Aws {
         let mut found = Vec::new();
         for batch in names.chunks(TYPES_A_CALL) {
             let filter = Filter::builder().name("instance-type").set_values(Some(batch.to_vec())).build();
-            let mut token = None;
-            loop {
-                let call = self
-                    .ec2
-                    .describe_instance_types()
-                    .filters(filter.clone())
-                    .max_results(TYPES_A_CALL as i32)
-                    .set_next_token(token);
-                let page =
-                    self.call(Operation::DescribeInstanceTypes, LOOK_UP, || call.clone().send()).await?;
+            let call = self.ec2.describe_instance_types().filters(filter).max_results(TYPES_A_CALL as i32);
+            let send = |token| call.clone().set_next_token(token).send();
+            self.pages(Operation::DescribeInstanceTypes, LOOK_UP, send, |page| {
                 let types = page.instance_types().iter().filter_map(TypeInfo::from_sdk);
                 found.extend(types.filter(|info| batch.contains(&info.name)));
-                token = next_page(page.next_token);
-                if token.is_none() {
-                    break;
-                }
-            }
+                page.next_token
+            })
+            .await?;
         }
         Ok(found)
     }
@@ -194,25 +179,20 @@ impl Aws {
         arm: bool,
     ) -> Result<Vec<String>, AwsError> {
         let architecture = if arm { ArchitectureType::Arm64 } else { ArchitectureType::X8664 };
+        let call = self
+            .ec2
+            .get_instance_types_from_instance_requirements()
+            .architecture_types(architecture)
+            .virtualization_types(VirtualizationType::Hvm)
+            .instance_requirements(requirements.request())
+            .max_results(MATCHES_A_CALL);
+        let send = |token| call.clone().set_next_token(token).send();
         let mut found = Vec::new();
-        let mut token = None;
-        loop {
-            let call = self
-                .ec2
-                .get_instance_types_from_instance_requirements()
-                .architecture_types(architecture.clone())
-                .virtualization_types(VirtualizationType::Hvm)
-                .instance_requirements(requirements.request())
-                .max_results(MATCHES_A_CALL)
-                .set_next_token(token);
-            let page = self
-                .call(Operation::GetInstanceTypesFromInstanceRequirements, LOOK_UP, || call.clone().send())
-                .await?;
+        self.pages(Operation::GetInstanceTypesFromInstanceRequirements, LOOK_UP, send, |page| {
             found.extend(page.instance_types.unwrap_or_default().into_iter().filter_map(|t| t.instance_type));
-            token = next_page(page.next_token);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+            page.next_token
+        })
+        .await?;
+        Ok(found)
     }
 }

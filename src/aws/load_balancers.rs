@@ -6,7 +6,7 @@ use std::time::Duration;
 use aws_sdk_elasticloadbalancingv2::types::{TargetHealth, TargetHealthReasonEnum, TargetTypeEnum};
 
 use super::retry::LOOK_UP;
-use super::{Aws, AwsError, Operation, next_page};
+use super::{Aws, AwsError, Operation};
 use crate::k8s::InstanceId;
 
 /// Target groups in an answer of DescribeTargetGroups.
@@ -36,15 +36,10 @@ pub struct TargetGroup {
 impl Aws {
     /// The target groups of the region whose targets are instances and that a load balancer uses.
     pub async fn instance_target_groups(&self) -> Result<Vec<TargetGroup>, AwsError> {
+        let call = self.load_balancing.describe_target_groups().page_size(TARGET_GROUPS_A_CALL);
+        let send = |marker| call.clone().set_marker(marker).send();
         let mut found = Vec::new();
-        let mut marker = None;
-        loop {
-            let call = self
-                .load_balancing
-                .describe_target_groups()
-                .page_size(TARGET_GROUPS_A_CALL)
-                .set_marker(marker);
-            let page = self.call(Operation::DescribeTargetGroups, LOOK_UP, || call.clone().send()).await?;
+        self.pages(Operation::DescribeTargetGroups, LOOK_UP, send, |page| {
             let groups = page.target_groups.unwrap_or_default().into_iter();
             found.extend(groups.filter_map(|group| {
                 let is_used = !group.load_balancer_arns().is_empty();
@@ -52,11 +47,10 @@ impl Aws {
                 let (arn, name) = (group.target_group_arn?, group.target_group_name.unwrap_or_default());
                 (is_used && is_of_instances).then_some(TargetGroup { arn, name })
             }));
-            marker = next_page(page.next_marker);
-            if marker.is_none() {
-                return Ok(found);
-            }
-        }
+            page.next_marker
+        })
+        .await?;
+        Ok(found)
     }
 
     /// The instances that get connections through a target group: those registered, and those that are deregistered and still

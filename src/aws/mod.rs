@@ -25,6 +25,7 @@ mod lifecycle_hook;
 mod load_balancers;
 mod notice;
 mod operation;
+mod pages;
 mod price_list;
 mod pricing;
 mod proxy;
@@ -94,12 +95,6 @@ pub const MOST_PODS: i64 = 2000;
 const CONNECT: Duration = Duration::from_secs(3);
 /// Region of simulated worlds.
 const WORLDS_REGION: &str = "us-east-1";
-
-/// What the next page of an answer is asked for with; `None`: this was the last one. The last one may have an empty token
-/// instead of none; the SDK's own paginators end there too.
-fn next_page(token: Option<String>) -> Option<String> {
-    token.filter(|token| !token.is_empty())
-}
 
 /// No region is configured anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

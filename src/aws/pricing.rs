@@ -4,7 +4,7 @@ use aws_sdk_pricing::types::{Filter, FilterType};
 
 use super::price_list::{ATTRIBUTES, Offer};
 use super::retry::LOOK_UP;
-use super::{Aws, AwsError, Operation, next_page};
+use super::{Aws, AwsError, Operation};
 
 /// Products in an answer of GetProducts.
 ///
@@ -40,25 +40,20 @@ impl Aws {
                 && offer.instance_type == instance_type
                 && offer.operating_system == operating_system
         };
-        let mut token = None;
-        loop {
-            let call = self
-                .pricing
-                .get_products()
-                .service_code("AmazonEC2")
-                .set_filters(Some(filters.clone()))
-                .max_results(PRODUCTS_A_CALL)
-                .set_next_token(token);
-            let page = self.call(Operation::GetProducts, LOOK_UP, || call.clone().send()).await?;
+        let call = self
+            .pricing
+            .get_products()
+            .service_code("AmazonEC2")
+            .set_filters(Some(filters))
+            .max_results(PRODUCTS_A_CALL);
+        let send = |token| call.clone().set_next_token(token).send();
+        let mut found = None;
+        self.pages(Operation::GetProducts, LOOK_UP, send, |page| {
             let products = page.price_list.unwrap_or_default();
-            if let Some(offer) = products.iter().filter_map(|product| Offer::read(product)).find(is_asked_for)
-            {
-                return Ok(Some(offer.price));
-            }
-            token = next_page(page.next_token);
-            if token.is_none() {
-                return Ok(None);
-            }
-        }
+            found = products.iter().filter_map(|product| Offer::read(product)).find(is_asked_for);
+            page.next_token.filter(|_| found.is_none())
+        })
+        .await?;
+        Ok(found.map(|offer| offer.price))
     }
 }

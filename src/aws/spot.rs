@@ -7,7 +7,7 @@ use aws_smithy_types::DateTime;
 use jiff::Timestamp;
 
 use super::retry::LOOK_UP;
-use super::{Aws, AwsError, Operation, next_page};
+use super::{Aws, AwsError, Operation};
 
 /// Prices in an answer of DescribeSpotPriceHistory.
 ///
@@ -57,18 +57,15 @@ impl Aws {
         let filter =
             |name: &str, values: Vec<String>| Filter::builder().name(name).set_values(Some(values)).build();
         for batch in types.chunks(TYPES_A_PRICE_CALL) {
-            let mut token = None;
-            loop {
-                let call = self
-                    .ec2
-                    .describe_spot_price_history()
-                    .filters(filter("instance-type", batch.to_vec()))
-                    .product_descriptions(product)
-                    .start_time(DateTime::from_secs(now.as_second()))
-                    .max_results(PRICES_A_CALL)
-                    .set_next_token(token);
-                let page =
-                    self.call(Operation::DescribeSpotPriceHistory, LOOK_UP, || call.clone().send()).await?;
+            let call = self
+                .ec2
+                .describe_spot_price_history()
+                .filters(filter("instance-type", batch.to_vec()))
+                .product_descriptions(product)
+                .start_time(DateTime::from_secs(now.as_second()))
+                .max_results(PRICES_A_CALL);
+            let send = |token| call.clone().set_next_token(token).send();
+            self.pages(Operation::DescribeSpotPriceHistory, LOOK_UP, send, |page| {
                 for one in page.spot_price_history.unwrap_or_default() {
                     let price = one.spot_price.and_then(|text| text.parse().ok());
                     let price = price.filter(|price: &f64| price.is_finite() && *price > 0.0);
@@ -82,11 +79,9 @@ impl Aws {
                         *latest = (one.timestamp, price);
                     }
                 }
-                token = next_page(page.next_token);
-                if token.is_none() {
-                    break;
-                }
-            }
+                page.next_token
+            })
+            .await?;
         }
         Ok(found
             .into_iter()

@@ -3,7 +3,7 @@
 use aws_sdk_ec2::types::{Filter, Tag};
 
 use super::retry::{LOOK_UP, WRITE};
-use super::{Aws, AwsError, Operation, next_page};
+use super::{Aws, AwsError, Operation};
 use crate::k8s::InstanceId;
 
 /// Instances in a call of CreateTags or DeleteTags. AWS takes 1,000 and recommends fewer.
@@ -66,25 +66,22 @@ impl Aws {
     /// The account's instances that have this tag, with its value.
     pub async fn tagged_instances(&self, key: &str) -> Result<Vec<(InstanceId, String)>, AwsError> {
         let filter = |name: &str, value: &str| Filter::builder().name(name).values(value).build();
+        let call = self
+            .ec2
+            .describe_tags()
+            .filters(filter("key", key))
+            .filters(filter("resource-type", "instance"))
+            .max_results(TAGS_A_CALL);
+        let send = |token| call.clone().set_next_token(token).send();
         let mut found = Vec::new();
-        let mut token = None;
-        loop {
-            let call = self
-                .ec2
-                .describe_tags()
-                .filters(filter("key", key))
-                .filters(filter("resource-type", "instance"))
-                .max_results(TAGS_A_CALL)
-                .set_next_token(token);
-            let page = self.call(Operation::DescribeTags, LOOK_UP, || call.clone().send()).await?;
+        self.pages(Operation::DescribeTags, LOOK_UP, send, |page| {
             let tags = page.tags.unwrap_or_default().into_iter();
             found.extend(
                 tags.filter_map(|tag| Some((tag.resource_id?.into(), tag.value.unwrap_or_default()))),
             );
-            token = next_page(page.next_token);
-            if token.is_none() {
-                return Ok(found);
-            }
-        }
+            page.next_token
+        })
+        .await?;
+        Ok(found)
     }
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use ebbtide::aws::{AwsError, TagSelector, TemplateAliases};
 use ebbtide::groups::Snapshot;
 use ebbtide::sim::aws::{
     GroupSpec, LaunchConfigurationSpec, MixedSpec, Operation, Requirements, TemplateData, TemplateSpec,
-    WarmPoolSpec,
+    Trouble, WarmPoolSpec, Which,
 };
 use ebbtide::telemetry::captured;
+use jiff::Timestamp;
 use tracing::Level;
 
 use crate::templates::{TYPE, label, node};
@@ -36,7 +38,7 @@ fn any(vcpus: u32) -> Requirements {
     Requirements::at_least(vcpus, 4096).at_most(vcpus, 65536)
 }
 
-fn seconds(world: &World, since: jiff::Timestamp) -> i64 {
+fn seconds(world: &World, since: Timestamp) -> i64 {
     world.clock.now().duration_since(since).as_secs()
 }
 
@@ -71,6 +73,42 @@ async fn an_ec2_that_hangs_holds_up_neither_the_first_view_nor_later_ones() {
     let back = world.clock.now();
     world.until(all_known).await;
     assert!(seconds(&world, back) <= 70, "{} s", seconds(&world, back));
+}
+
+/// As where a stand-in for AWS pays no heed to tokens.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_leads_to_itself_ends_each_list_with_an_error() {
+    let world = world([ours("web")]).await;
+    world.sim.trouble(Which::any().times(100), Trouble::SameToken);
+    let ends = |operation, error: Option<AwsError>| {
+        assert!(matches!(error, Some(AwsError::Unreadable { .. })), "{operation}: {error:?}");
+        assert_eq!(world.sim.calls(operation), 2, "{operation}");
+    };
+    let (aws, web, now) = (&world.aws, "web".into(), world.clock.now());
+    let (types, any) = (["m5.large".to_owned()], TagSelector { tags: [].into() });
+    ends(Operation::DescribeAutoScalingGroups, aws.describe_tagged_groups(&any).await.err());
+    ends(Operation::DescribeWarmPool, aws.warm_pool(&web).await.err());
+    let activities = aws.scaling_activities(&web, Timestamp::UNIX_EPOCH, 1_000, |_| false);
+    ends(Operation::DescribeScalingActivities, activities.await.err());
+    ends(Operation::DescribeTags, aws.tagged_instances("protected").await.err());
+    ends(Operation::DescribeInstanceTypes, aws.instance_types(&types).await.err());
+    ends(Operation::DescribeSpotPriceHistory, aws.spot_prices(&types, "Linux/UNIX", now).await.err());
+    let first = aws.launch_template_page(TemplateAliases::Both, None).await.expect("a page");
+    let second = aws.launch_template_page(TemplateAliases::Both, first.next);
+    ends(Operation::DescribeLaunchTemplateVersions, second.await.err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_whose_pages_lead_to_themselves_are_told_as_not_described_and_asked_for_again() {
+    let (log, _guard) = captured::log(Level::WARN);
+    let mut world = world([ours("web")]).await;
+    let pages = Which::of(&[Operation::DescribeAutoScalingGroups]).times(2);
+    world.sim.trouble(pages, Trouble::SameToken);
+    world.run();
+    world.until(|snapshot| snapshot.groups.contains_key("web")).await;
+    let told = log.text();
+    assert!(told.contains("cannot describe Auto Scaling groups"), "{told}");
+    assert!(told.contains("the token of the next page is that of this one"), "{told}");
 }
 
 #[tokio::test(start_paused = true)]

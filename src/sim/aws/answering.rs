@@ -11,7 +11,7 @@ use super::group::{Group, Instance, before};
 use super::journal::Outcome;
 use super::operation::{Operation, Service};
 use super::past::is_read;
-use super::query::{Form, start_token};
+use super::query::{Form, another_token, start_token};
 use super::replies::{Answer, Reply, refusal, success, uuid};
 use super::state::State;
 use super::troubles::Trouble;
@@ -28,6 +28,8 @@ struct Sight {
     without: Option<String>,
     /// Whether the first page is empty.
     empty_page: bool,
+    /// Whether that leads to itself.
+    same_token: bool,
     /// Whether nobody can read the answer.
     unreadable: bool,
 }
@@ -167,6 +169,7 @@ impl State {
             Some(Trouble::Stale(by)) => sight.stale = by,
             Some(Trouble::Without(name)) => sight.without = Some(name),
             Some(Trouble::EmptyPage) => sight.empty_page = true,
+            Some(Trouble::SameToken) => (sight.empty_page, sight.same_token) = (true, true),
             Some(Trouble::Unreadable) => sight.unreadable = true,
             Some(Trouble::Late(_)) | None => {}
         }
@@ -193,7 +196,9 @@ impl State {
         for effect in self.faults.take_before(operation) {
             effect(self, now);
         }
-        let result = if let Some(page) = sight.empty_page.then(|| empty_page(operation, form)).flatten() {
+        let result = if let Some(page) =
+            sight.empty_page.then(|| empty_page(operation, form, sight.same_token)).flatten()
+        {
             Ok(page)
         } else {
             let then = before(now, sight.stale);
@@ -251,11 +256,11 @@ enum Missing {
     Instance(Box<Instance>),
 }
 
-/// An empty page, with the token for the page that was asked for; of a queue, no message.
+/// An empty page, with a token for the page that was asked for, the same one if so told; of a queue, no message.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html#api-pagination>: "fewer than the maximum, or even
 /// no results".
-fn empty_page(operation: Operation, form: &Form) -> Option<Answer> {
+fn empty_page(operation: Operation, form: &Form, same_token: bool) -> Option<Answer> {
     let (list, token) = match operation {
         Operation::DescribeAutoScalingGroups => ("AutoScalingGroups", "NextToken"),
         Operation::DescribeAutoScalingInstances => ("AutoScalingInstances", "NextToken"),
@@ -269,7 +274,11 @@ fn empty_page(operation: Operation, form: &Form) -> Option<Answer> {
         Operation::ReceiveMessage => return Some(Answer::Json(json!({}))),
         _ => return None,
     };
-    let here = form.get("NextToken").map_or_else(start_token, str::to_owned);
+    let here = match form.get("NextToken") {
+        None => start_token(),
+        Some(token) if same_token => token.to_owned(),
+        Some(token) => another_token(token),
+    };
     Some(Answer::Xml(Xml::build(|xml| {
         xml.inside(list, |_| {}).text(token, here);
     })))

@@ -162,6 +162,11 @@ pub(super) fn start_token() -> String {
     to_token("")
 }
 
+/// Another token for the same page.
+pub(super) fn another_token(token: &str) -> String {
+    format!("{token}&")
+}
+
 fn to_token(key: &str) -> String {
     form_urlencoded::byte_serialize(format!("after={key}").as_bytes()).collect()
 }

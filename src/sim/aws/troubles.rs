@@ -66,6 +66,8 @@ pub enum Trouble {
     Stale(Duration),
     /// It is answered with an empty page and a token for the next; a receive from a queue, with no message and at once.
     EmptyPage,
+    /// It is answered with an empty page and, unless it asks for the first page, the token that it has itself.
+    SameToken,
     /// It is answered, and nobody can read the answer.
     Unreadable,
     /// Its answer leaves out this group or instance.

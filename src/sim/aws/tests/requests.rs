@@ -89,6 +89,14 @@ async fn a_page_may_be_empty_and_have_a_token_or_leave_something_out() {
     let next = first.next_token().expect("a token");
     let second = bench.asg.describe_auto_scaling_groups().next_token(next).send().await.expect("a page");
     assert_eq!((second.auto_scaling_groups().len(), second.next_token()), (1, None));
+    for (trouble, leads_to_itself) in [(Trouble::EmptyPage, false), (Trouble::SameToken, true)] {
+        bench.aws.trouble(Which::of(&[DESCRIBE]), trouble);
+        let empty = bench.asg.describe_auto_scaling_groups().next_token(next).send().await.expect("a page");
+        let again = empty.next_token().expect("a token");
+        assert_eq!((empty.auto_scaling_groups().len(), again == next), (0, leads_to_itself));
+        let second = bench.asg.describe_auto_scaling_groups().next_token(again).send().await.expect("a page");
+        assert_eq!((second.auto_scaling_groups().len(), second.next_token()), (1, None));
+    }
 
     let left_out = bench.in_service("web").remove(0);
     for (name, seen) in [(left_out.as_str(), Some((2, 1))), ("web", None)] {
