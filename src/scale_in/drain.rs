@@ -364,7 +364,12 @@ fn refused(s: &Situation<'_>, pod: &PodView) -> Option<WaitReason> {
         Obstacle::Busy => asked.is_put_off_for_ever(),
         Obstacle::Other => true,
     };
-    is_told.then(|| WaitReason::Refused(refusal.text.clone()))
+    is_told.then(|| match &refusal.budgets[..] {
+        several @ [_, _, ..] if refusal.by == Obstacle::Other => {
+            WaitReason::Budgets(several.iter().map(|budget| budget.name.clone()).collect())
+        }
+        _ => WaitReason::Refused(refusal.text.clone()),
+    })
 }
 
 /// Announces pods that are not waited for, or whose wish is not followed.
@@ -424,13 +429,20 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let waiting = std::mem::take(&mut plan.waiting);
     let mut by_budget: BTreeMap<String, Vec<&Waiting>> = BTreeMap::new();
     for w in &waiting {
-        if let WaitReason::Budget { names, .. } = &w.why {
+        if let WaitReason::Budget { names, .. } | WaitReason::Budgets(names) = &w.why {
             by_budget.entry(names.join(", ")).or_default().push(w);
         }
     }
     for (names, blocked) in by_budget {
-        let Some(Waiting { pod, why: WaitReason::Budget { words, .. } }) = blocked.first() else { continue };
-        s.announce(plan, events::blocked(pod, blocked.len().saturating_sub(1), &names, words));
+        let Some(Waiting { pod, why }) = blocked.first() else { continue };
+        let more = blocked.len().saturating_sub(1);
+        s.announce(
+            plan,
+            match why {
+                WaitReason::Budget { words, .. } => events::blocked(pod, more, &names, words),
+                _ => events::blocked_by_several(pod, more, &names),
+            },
+        );
     }
     announce_refused(s, &waiting, plan);
     plan.waiting = waiting;

@@ -74,6 +74,8 @@ pub enum Reason {
     Uncordoned,
     /// The lifecycle hook ended before the drain did.
     HookOver,
+    /// The Node has gone before its instance was released.
+    NodeLost,
     /// The group ends the instance, and no hook of ours holds it.
     NotHeld,
     /// Several Nodes name one instance.
@@ -102,7 +104,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
@@ -120,6 +122,7 @@ impl Reason {
         Self::Cordoned,
         Self::Uncordoned,
         Self::HookOver,
+        Self::NodeLost,
         Self::NotHeld,
         Self::SeveralNodes,
         Self::GoesOn,
@@ -154,6 +157,7 @@ impl Reason {
             Self::Cordoned => "ScaleInCordoned",
             Self::Uncordoned => "ScaleInUncordoned",
             Self::HookOver => "ScaleInHookOver",
+            Self::NodeLost => "ScaleInNodeLost",
             Self::NotHeld => "ScaleInNotHeld",
             Self::SeveralNodes => "ScaleInSeveralNodes",
             Self::GoesOn => "ScaleInGoesOn",
@@ -280,7 +284,7 @@ pub(super) fn node_deleted(instance: &str, after: Duration) -> ScaleInEvent {
 
 /// A disruption budget has no room for a pod, and as many more. `budget`: its name, or several; empty if nobody knows.
 pub(super) fn blocked(pod: &PodName, more: usize, budget: &str, words: &str) -> ScaleInEvent {
-    let more = if more > 0 { format!(" (and {})", pods(more, "more pod")) } else { String::new() };
+    let more = and_more(more);
     let budgets = if budget.is_empty() {
         "a disruption budget".to_owned()
     } else {
@@ -289,6 +293,21 @@ pub(super) fn blocked(pod: &PodName, more: usize, budget: &str, words: &str) -> 
     let note =
         format!("pod {}{more} may not be evicted yet: {budgets}: {}", cut_pod(pod), quoted(words, 300));
     warning(Reason::Blocked, format!("budget {budget}"), note)
+}
+
+/// Several budgets cover a pod, and as many more.
+pub(super) fn blocked_by_several(pod: &PodName, more: usize, budgets: &str) -> ScaleInEvent {
+    let note = format!(
+        "pod {}{} cannot be evicted while several disruption budgets cover it (leave one): {}",
+        cut_pod(pod),
+        and_more(more),
+        cut(budgets, 500)
+    );
+    warning(Reason::Blocked, format!("budget {budgets}"), note)
+}
+
+fn and_more(more: usize) -> String {
+    if more > 0 { format!(" (and {})", pods(more, "more pod")) } else { String::new() }
 }
 
 /// What the topics of refused evictions begin with.
@@ -334,6 +353,16 @@ pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> S
         }
     };
     normal(Reason::Waiting, "load balancers", format!("waiting until {until:.0} at most: {what}"))
+}
+
+/// AWS was told to terminate the instance then, and does not show that it does. It is told again at the other moment.
+pub(super) fn termination_unshown(instance: &str, told: Timestamp, again: Timestamp) -> ScaleInEvent {
+    let note = format!(
+        "AWS was told at {told:.0} to terminate instance {} and does not show that it does: the call may have been lost. It is told again \
+         after {again:.0}: until then, a second call could take another instance from the group",
+        id(instance)
+    );
+    normal(Reason::Waiting, "termination", note)
 }
 
 /// The API server does not list the node's pods, be it at all or anew since the watch of them broke.
@@ -384,6 +413,9 @@ impl WaitReason {
             // One that is younger than what is known of budgets, or a webhook that speaks of one.
             Self::Budget { names, words } if names.is_empty() => format!("a budget: {}", quoted(words, 100)),
             Self::Budget { names, .. } => format!("budget {}", names.join(", ")),
+            Self::Budgets(names) => {
+                format!("several budgets, of which an eviction takes one: {}", names.join(", "))
+            }
             Self::Patient => "asked not to be disturbed".to_owned(),
             Self::After(order) => format!("after order {order}"),
             Self::Refused(words) => quoted(words, 100),
@@ -487,6 +519,19 @@ pub(super) fn hook_over(hook: Option<&str>, group: &str, instance: &str, phase: 
         id(instance)
     );
     warning(Reason::HookOver, "hook over", note)
+}
+
+/// The Node has gone with these workloads on it.
+pub(super) fn node_lost(instance: &str, phase: Phase, left: &[PodName]) -> ScaleInEvent {
+    let names = list(left.iter().map(ToString::to_string));
+    let note = format!(
+        "the Node has gone in phase {phase}, before instance {} was released: the machine has ended, or somebody has deleted the Node. On it: \
+         {}{}{names}",
+        id(instance),
+        pods(left.len(), "workload pod"),
+        if left.is_empty() { "" } else { ", " }
+    );
+    warning(Reason::NodeLost, "node lost", note)
 }
 
 /// The group ends an instance with so many workload pods on its Node, and has no hook that would hold it.

@@ -15,6 +15,8 @@ use crate::k8s::{GroupName, InstanceId};
 #[derive(Debug, Default)]
 pub struct Holds {
     known: watch::Sender<BTreeMap<InstanceId, Span>>,
+    /// Since when a hook of ours holds instances by messages, and until when that counts.
+    announced: watch::Sender<BTreeMap<InstanceId, (Timestamp, Timestamp)>>,
     /// Until when the pods of a Node that is gone need its instance.
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
     /// When AWS accepted the completion of our hook, a moment ago.
@@ -52,6 +54,32 @@ impl Holds {
     /// Changes when more is known.
     pub fn versions(&self) -> watch::Receiver<BTreeMap<InstanceId, Span>> {
         self.known.subscribe()
+    }
+
+    /// Notes that a message says that our hook holds the instance since then. That counts until `until`.
+    pub(super) fn note_announced(
+        &self,
+        instance: &InstanceId,
+        since: Timestamp,
+        until: Timestamp,
+        now: Timestamp,
+    ) {
+        self.announced.send_modify(|announced| {
+            announced.retain(|_, (_, until)| *until > now);
+            announced.insert(instance.clone(), (since, until));
+        });
+    }
+
+    /// Since when our hook holds instances by messages.
+    pub(super) fn announced_by(&self, now: Timestamp) -> Vec<(InstanceId, Timestamp)> {
+        let announced = self.announced.borrow();
+        let counts = announced.iter().filter(|(_, (_, until))| *until > now);
+        counts.map(|(instance, (since, _))| (instance.clone(), *since)).collect()
+    }
+
+    /// Changes when a message says that our hook holds an instance.
+    pub(super) fn announced(&self) -> watch::Receiver<BTreeMap<InstanceId, (Timestamp, Timestamp)>> {
+        self.announced.subscribe()
     }
 
     /// Notes that an instance's Node is gone and its pods need the instance until `until`.
@@ -112,6 +140,11 @@ impl Holds {
         } else if !is_releasing {
             releasing.remove(instance);
         }
+    }
+
+    /// Whether the node of an instance is being released, or was when it went.
+    pub(super) fn is_releasing(&self, instance: &InstanceId) -> bool {
+        self.releasing.lock().contains_key(instance)
     }
 
     /// Whether the node of an instance has been released for so long that no heartbeat holds the instance any more.
@@ -183,17 +216,18 @@ fn began(
     known.map(|activity| activity.started.min(seen))
 }
 
-/// The last of these activities that may have begun a hold of the instance.
+/// The last of these activities that may have begun a hold of the instance. What came before its last launch, as out of a warm pool, or came to
+/// nothing, did not.
 fn holding<'a>(activities: &'a [Activity], instance: &InstanceId) -> Option<&'a Activity> {
-    let its_own = |activity: &&Activity| {
-        let began_it = match activity.description.split(' ').next() {
-            Some("Terminating") => true,
-            Some("Launching") => false,
-            _ => !activity.is_over(),
-        };
-        began_it && activity.names(instance)
-    };
-    activities.iter().find(its_own)
+    let mut of_now = activities
+        .iter()
+        .filter(|activity| activity.names(instance))
+        .take_while(|activity| !activity.description.starts_with("Launching"));
+    of_now.find(|activity| match activity.status.as_str() {
+        "Failed" | "Cancelled" => false,
+        "Successful" => activity.description.starts_with("Terminating"),
+        _ => true,
+    })
 }
 
 #[cfg(test)]
@@ -251,11 +285,13 @@ mod tests {
             message: String::new(),
         };
         let all = [
-            activity(90, "Launching a new EC2 instance: i-1"),
+            activity(90, "Launching a new EC2 instance from warm pool: i-6"),
             Activity {
                 status: "Successful".into(),
                 ..activity(85, "Moving EC2 instance out of Standby: i-1")
             },
+            Activity { status: "Cancelled".into(), ..activity(84, "Terminating EC2 instance: i-1") },
+            Activity { status: "Successful".into(), ..activity(82, "Terminating EC2 instance: i-6") },
             activity(80, "Terminating EC2 instance: i-2"),
             activity(75, "Terminating EC2 instance: i-11 - Waiting For ELB Connection Draining."),
             activity(72, "Terminating EC2 instance: i-4.  Status Reason: Instance is in unknown state."),
@@ -268,6 +304,7 @@ mod tests {
         assert_eq!(began(&all, &"i-1".into(), held, at(65)), Some(at(65)), "by clocks that differ");
         assert_eq!(began(&all, &"i-4".into(), held, at(100)), Some(at(72)));
         assert_eq!(began(&all, &"i-5".into(), held, at(100)), Some(at(71)));
+        assert_eq!(began(&all, &"i-6".into(), held, at(100)), None, "it was launched since");
         assert_eq!(began(&all, &"i-3".into(), held, at(100)), None, "AWS does not tell of this one yet");
         let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(9_000 - n, "Launching")).collect();
         assert_eq!(began(&many, &"i-3".into(), held, at(9_100)), Some(at(4_001)), "longer ago than is read");
@@ -275,7 +312,7 @@ mod tests {
         assert_eq!(began(&all, &"i-1".into(), held, long_after), None, "no hold lasts that long");
         assert_eq!(began(&[], &"i-1".into(), held, at(100)), None);
         assert_eq!(
-            began(&all[7..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),
+            began(&all[9..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),
             None,
             "no launch"
         );

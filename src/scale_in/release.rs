@@ -41,6 +41,9 @@ pub(super) const SENT_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 /// minutes of its time stamp.
 const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 
+/// A termination that descriptions have not shown for this long publishes an Event.
+const UNSHOWN: SignedDuration = SignedDuration::from_secs(30);
+
 /// A phase that has gone on for this long without a list of the node's pods publishes an Event. A list takes seconds.
 const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
@@ -506,6 +509,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     if let Some(at) = told_at(s, record) {
         let settled = settled_at(s, at, record.release != Release::TerminateAndDecrement);
         if seen < settled {
+            announce_untold(s, record, at, settled, plan);
             refresh_after(s, settled, plan);
             return false;
         }
@@ -517,6 +521,16 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
             false
         }
         None => false,
+    }
+}
+
+/// Announces, after a while, that AWS does not show what it was told to do at `at`: the call may have been lost.
+fn announce_untold(s: &Situation<'_>, record: &Record, at: Timestamp, settled: Timestamp, plan: &mut Plan) {
+    let slow = later(at, UNSHOWN);
+    if slow > s.now {
+        plan.wake(slow);
+    } else {
+        s.announce(plan, events::termination_unshown(&record.instance, s.theirs(at), s.theirs(settled)));
     }
 }
 

@@ -31,6 +31,10 @@ pub enum WaitReason {
         /// The API server's words.
         words: String,
     },
+    /// Several budgets cover it, `namespace/name` each, and the API server evicts no such pod.
+    ///
+    /// Source: [`eviction.go`](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go).
+    Budgets(Vec<String>),
     /// Asked not to be disturbed.
     Patient,
     /// Pods of this order, which is an earlier one, are still there.
@@ -54,7 +58,7 @@ impl WaitReason {
             Self::Budget { .. } => "budget",
             Self::Patient => "patient",
             Self::After(_) => "order",
-            Self::Refused(_) => "refused",
+            Self::Refused(_) | Self::Budgets(_) => "refused",
             Self::Rate => "rate",
             Self::Queued => "queued",
             Self::Volumes => "volumes",

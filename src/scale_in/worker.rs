@@ -29,7 +29,6 @@ use super::history::{Ended, Ending};
 use super::membership::Membership;
 use super::memory::Memory;
 use super::nodeless::{self, needed_until};
-use super::operator_queue;
 use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
@@ -39,6 +38,7 @@ use super::situation::{CUT_OFF_FOR, Situation};
 use super::told::Told;
 use super::trace;
 use super::waiting::Progress;
+use super::{events, operator_queue};
 use crate::clock::later;
 use crate::cluster::{CHANGED_WITHIN, NodeView, PodView, Seen, may_have_room};
 use crate::dry_run::DryRun;
@@ -388,7 +388,17 @@ impl Worker {
     /// Notes that the Node is gone, and what of that others must know. Returns when that was.
     fn note_gone(&mut self, now: Timestamp) -> Timestamp {
         self.note_what_runs_on();
-        self.note_course(None, None);
+        let is_lost = self.note_course(None, None) == Some(Ending::Lost);
+        let last = self.shared.history.last(&self.name).filter(|_| is_lost);
+        if let (Some(node), Some(last)) = (self.last.clone(), last) {
+            let pods = self.pods.by_uid.borrow();
+            let left = pods.values().filter(|pod| pod.daemon.is_none() && !pod.mirror && !pod.finished);
+            let left: Vec<_> = left.map(|pod| pod.name.clone()).collect();
+            drop(pods);
+            let record = &last.course.record;
+            let event = events::node_lost(&record.instance, record.phase, &left);
+            self.start(&node, Action::Announce(event));
+        }
         self.shared.waits_no_more(&self.name);
         *self.gone.insert(now)
     }
@@ -530,22 +540,24 @@ impl Worker {
         self.memory.lost.is_some() || node.instance.as_ref().is_some_and(is_in_vain)
     }
 
-    /// Notes how the scale-in goes on. What has ended is counted and logged by the leader only, as all replicas see the same.
-    fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) {
+    /// Notes how the scale-in goes on. What has ended is counted and logged by the leader only, as all replicas see the same. Returns how
+    /// that was.
+    fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) -> Option<Ending> {
         let now = self.shared.clock.cluster();
         let ended = match node {
             Some(node) if node.scale_in().is_none() && self.goes_on(node) => Vec::new(),
             Some(node) => self.shared.history.see(&self.name, node.scale_in(), why, now),
             None => self.shared.history.gone(&self.name, now),
         };
-        if self.shared.leadership.leads() {
-            for ended in ended {
-                self.shared.metrics.ended(ended);
-                if let Ended::ScaleIn(cause, ending) = ended {
-                    self.tell_end(cause, ending);
-                }
+        let mut how = None;
+        for ended in ended.into_iter().filter(|_| self.shared.leadership.leads()) {
+            self.shared.metrics.ended(ended);
+            if let Ended::ScaleIn(cause, ending) = ended {
+                self.tell_end(cause, ending);
+                how = Some(ending);
             }
         }
+        how
     }
 
     /// Logs how a scale-in ended: by now the Node and its annotations may be gone.

@@ -98,7 +98,16 @@ async fn a_plan_names_the_budget_that_blocks_and_the_group_that_cannot_shrink() 
 
 #[tokio::test(start_paused = true)]
 async fn somebody_with_a_kubeconfig_sees_whom_a_drain_waits_for_as_the_leader_does() {
-    let (scene, machine) = busy(group(2)).await;
+    sees_whom_a_drain_waits_for(group(2)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_somebody_who_does_not_know_the_limit_that_the_groups_tag_sets() {
+    sees_whom_a_drain_waits_for(group(2).tag("ebbtide/drain-timeout", "1h")).await;
+}
+
+async fn sees_whom_a_drain_waits_for(group: GroupSpec) {
+    let (scene, machine) = busy(group).await;
     scene.world.cluster.add(budget("web").min_available(1));
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.pass_some(seconds(10)).await;
@@ -177,6 +186,11 @@ async fn two_budgets_over_one_pod_are_refused_for_good_and_told_so_by_both() {
     let expected = [("default/api", "exiting"), ("default/web", "refused")];
     assert_eq!(leader, expected.map(|(pod, reason)| (pod.to_owned(), reason.to_owned())));
     assert_eq!(command, leader);
+    let table = status_table(&scene).await;
+    assert!(
+        table.contains("several budgets, of which an eviction takes one: default/web, default/web-too"),
+        "{table}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

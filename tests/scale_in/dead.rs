@@ -4,12 +4,12 @@ use ebbtide::sim::cluster::{By, Timing, node, pod};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::DeleteParams;
 
 use crate::journal_queries::{
-    a_hook_timed_out, asked, is_asked, is_released, notes, phase_at, released_at, terminations,
+    a_hook_timed_out, asked, has_exited, is_asked, is_released, notes, phase_at, released_at, terminations,
 };
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
@@ -49,6 +49,30 @@ async fn a_node_whose_machine_has_crashed_is_given_back_a_minute_after_the_grace
         scene.until(|w| is_asked(w, "web")).await;
         scene.until_released(&machine).await;
         assert_given_up(&scene, &machine).await;
+    }
+}
+
+/// Its hook is over by nobody's doing, and descriptions do not show that: the Node has gone before the next one.
+#[tokio::test(start_paused = true)]
+async fn where_a_node_vanishes_in_mid_drain_people_are_told_what_was_on_it() {
+    for group in [group(2), held_group(2, 60)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let [web, api] = ["web", "api"].map(|name| pod(name).on(&machine.name).grace(600).exits_after(500));
+        scene.run([web, api.exits_after(5)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| has_exited(w, "api")).await;
+        scene.pass_some(seconds(2)).await;
+        scene.world.cluster.crash(&machine.name);
+        let nodes: Api<Node> = Api::all(scene.world.cluster.client());
+        nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+        scene.pass_some(seconds(5)).await;
+        let told = notes(&scene.world, &machine, "ScaleInNodeLost");
+        let [note] = &told[..] else { panic!("{told:?}") };
+        assert!(
+            note.contains("in phase Draining") && note.ends_with("1 workload pod, default/web"),
+            "{note}"
+        );
     }
 }
 

@@ -1,10 +1,12 @@
 //! Lifecycle hooks: ours is kept waiting for as long as it takes and then completed, other people's are left alone.
 
 use ebbtide::sim::aws::{
-    Event, HookResult, HookSpec, LifecycleState, Lose, Operation, Refusal, TerminationCause, Trouble, Which,
+    Event, HookResult, HookSpec, LifecycleState, Lose, Operation, Refusal, TerminationCause, Timing, Trouble,
+    Which,
 };
 use ebbtide::sim::cluster::{By, Fault, NodeSpec, Verb, budget, pod};
-use ebbtide::sim::program::config;
+use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
@@ -15,6 +17,7 @@ use crate::journal_queries::{
     a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, longest_silence, notes, records,
     terminations,
 };
+use crate::replicas::other;
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 /// Heartbeats go out at half the time-out of a hook of 60 s; a refresh and a try more is no silence.
@@ -132,15 +135,66 @@ async fn heartbeats_go_on_while_aws_throttles_every_read_and_after_a_restart_in_
         scene.run([pod("web").on(&machine.name).grace(600).exits_after(300)]).await;
         scene.scale_in(&machine, Cause::Group).await;
         scene.until(|w| is_asked(w, "web")).await;
+        scene.world.aws.throttle_for(&READS, seconds(240));
         if restarted {
-            // The groups themselves have to be seen once to know what is held.
-            scene.world.aws.throttle_for(&READS[..1], seconds(240));
             scene.kill().await;
-        } else {
-            scene.world.aws.throttle_for(&READS, seconds(240));
         }
         scene.until_gone(&machine).await;
         assert_kept_waiting(&scene, &machine);
+    }
+}
+
+/// What was held then is known by its record alone, also for how long.
+#[tokio::test(start_paused = true)]
+async fn what_was_held_before_a_restart_is_held_on_while_aws_says_nothing_at_all_but_takes_heartbeats() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let mut scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(300)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.pass_some(seconds(20)).await;
+        let reads = [&READS[..], &[Operation::DescribeScalingActivities]].concat();
+        scene.world.aws.throttle_for(&reads, seconds(240));
+        scene.kill().await;
+        scene.until_gone(&machine).await;
+        assert_kept_waiting(&scene, &machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_of_thirty_seconds_holds_though_a_description_goes_back_to_before_the_hold() {
+    for back in [30, 60, 90] {
+        let scene = Scene::with(held_group(2, 30)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(200)]).await;
+        scene.pass_some(seconds(100)).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        let described = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(seconds(60));
+        scene.world.aws.trouble(described, Trouble::Stale(seconds(back)));
+        scene.until_gone(&machine).await;
+        assert!(!a_hook_timed_out(&scene.world));
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_of_thirty_seconds_holds_though_a_list_of_hooks_leaves_it_out() {
+    for is_killed in [false, true] {
+        let mut scene = Scene::with(held_group(2, 30)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(200)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        let listed = Which::of(&[Operation::DescribeLifecycleHooks]).lasting(seconds(150));
+        scene.world.aws.trouble(listed, Trouble::Without("ebbtide".into()));
+        if is_killed {
+            scene.kill().await;
+        }
+        scene.until_gone(&machine).await;
+        assert!(!a_hook_timed_out(&scene.world), "killed: {is_killed}");
+        scene.assert_left_well(&machine);
     }
 }
 
@@ -242,8 +296,19 @@ async fn heartbeats_go_on_for_as_long_as_a_release_waits_for_a_list_of_pods() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_was_completed_gets_no_heartbeat() {
-    for cause in [Cause::Autoscaler, Cause::Group] {
-        let scene = Scene::with(held_group(9, 60)).await;
+    // Descriptions show them for a while as they end, or never again.
+    let at_once = Timing { terminating: Span::NONE, ..Timing::QUICK };
+    // A call may be under way; another replica knows by the next description.
+    let table = [
+        (Cause::Autoscaler, Timing::QUICK, 1, 2),
+        (Cause::Group, Timing::QUICK, 1, 2),
+        (Cause::Autoscaler, at_once, 1, 2),
+        (Cause::Group, at_once, 2, 12),
+    ];
+    for (cause, timing, programs, over_after) in table {
+        let (log, _guard) = captured::log(Level::INFO);
+        let scene = Scene::with(held_group(9, 60).timing(timing)).await;
+        let _second = (programs == 2).then(|| Program::start(&scene.world, other()));
         let machines = scene.machines();
         let leaving = &machines[..8];
         for machine in leaving {
@@ -252,11 +317,13 @@ async fn a_hook_that_was_completed_gets_no_heartbeat() {
         for machine in leaving {
             scene.until_gone(machine).await;
         }
+        // A description might have left them out.
+        scene.pass_some(seconds(180)).await;
+        assert!(!log.text().contains("without a Node"), "{}", log.text());
         for machine in leaving {
             let is_completion = |e: &Event| matches!(e, Event::HookCompleted { instance, .. } if *instance == machine.instance);
             let completed = aws_moments(&scene.world, is_completion)[0];
-            // A call may be under way.
-            let over = completed + SignedDuration::from_secs(2);
+            let over = completed + SignedDuration::from_secs(over_after);
             let beats = aws_moments(&scene.world, |e| is_heartbeat(e, &machine.instance));
             assert!(beats.iter().all(|at| *at < over), "{cause:?}: {beats:?} after {completed}");
         }

@@ -1,7 +1,7 @@
 //! Nodes that join while a launching hook still holds their instance (`Pending:Wait`): pods run on them, AWS protects them
 //! from nothing, and the hook is somebody else's.
 
-use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, Operation, Transition};
+use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, Operation};
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::world::World;
 
@@ -41,9 +41,7 @@ async fn one_joins(scene: &Scene) -> Machine {
 fn assert_launch_is_nobodys_business(scene: &Scene) {
     let ours = [Operation::RecordLifecycleActionHeartbeat, Operation::CompleteLifecycleAction];
     let called = |e: &Event| matches!(e, Event::Called { operation, .. } if ours.contains(operation));
-    let began = aws_moments(&scene.world, |e| {
-        matches!(e, Event::EnteredWait { transition: Transition::Terminating, .. })
-    });
+    let began = aws_moments(&scene.world, |e| matches!(e, Event::TerminationStarted { .. }));
     let calls = aws_moments(&scene.world, called);
     assert!(calls.iter().all(|call| began.first().is_some_and(|began| call >= began)), "{calls:?}");
     let touched = aws_moments(&scene.world, |e| match e {

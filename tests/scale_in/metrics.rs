@@ -118,7 +118,7 @@ impl Watched {
 }
 
 /// The value of a series, if the page has it.
-fn value(page: &str, series: &str) -> Option<f64> {
+pub(crate) fn value(page: &str, series: &str) -> Option<f64> {
     let of = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
     page.lines().find_map(of)
 }

@@ -18,8 +18,8 @@ use serde_json::json;
 
 use crate::commands::status_table;
 use crate::journal_queries::{
-    TERMINATE, asked, assert_nothing_lost, aws_moments, has_exited, in_phase, is_asked, is_released, notes,
-    phase_at, records, released_at,
+    TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, has_exited, in_phase, is_asked,
+    is_released, notes, phase_at, records, released_at,
 };
 use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group, seconds};
 use crate::status::{get, status};
@@ -67,6 +67,21 @@ pub(crate) fn causes(world: &World, machine: &Machine) -> Vec<String> {
         .collect();
     causes.dedup();
     causes
+}
+
+/// The hook is over before a description shows that it holds.
+#[tokio::test(start_paused = true)]
+async fn what_a_message_says_a_hook_of_thirty_seconds_holds_is_held_until_a_description_shows_it() {
+    let (scene, _) = quick_scene_of(held_group(3, 30), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(100).exits_after(90)]).await;
+    scene.pass_some(seconds(60)).await;
+    let described = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(seconds(100));
+    scene.world.aws.trouble(described, Trouble::Stale(seconds(45)));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    assert!(!a_hook_timed_out(&scene.world));
+    scene.assert_left_well(&machine);
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,9 @@ use crate::journal_queries::{
     TERMINATE, asked, eviction_requests, has_exited, in_phase, is_asked, is_released, last_exit, notes,
     phase_at, released_at,
 };
+use crate::metrics::value;
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
+use crate::status::get;
 
 /// The configuration of the program in another pod.
 pub(crate) fn other() -> Config {
@@ -305,7 +307,7 @@ async fn one_that_has_lost_aws_lets_another_lead() {
 async fn a_leader_that_alone_is_cut_off_from_aws_overrides_no_budget_for_want_of_heartbeats() {
     for is_silent in [false, true] {
         let mut scene = Scene::with(held_group(3, 300)).await;
-        let (_second, cut) = led_by_one_on_a_cable(&mut scene, is_silent).await;
+        let (second, cut) = led_by_one_on_a_cable(&mut scene, is_silent).await;
         let machine = scene.first();
         scene.world.cluster.add(budget("web").min_available(1));
         scene.run([pod("web").on(&machine.name).grace(200).exits_after(10)]).await;
@@ -322,6 +324,13 @@ async fn a_leader_that_alone_is_cut_off_from_aws_overrides_no_budget_for_want_of
         scene.pass_some(seconds(900)).await;
         assert_eq!(holder(&scene), "ebbtide-0");
         assert!(asked(&scene.world, "web").is_empty(), "silent: {is_silent}");
+        // The other has renewed the hold: none of the heartbeats that come through again is late.
+        cut.store(false, Ordering::Relaxed);
+        scene.pass_some(seconds(200)).await;
+        let page = get(second.admin().expect("a loopback interface"), "/metrics").await;
+        let late = value(&page, r#"ebbtide_lifecycle_heartbeat_margin_seconds_bucket{le="5.0"}"#);
+        let last = value(&page, "ebbtide_lifecycle_heartbeat_margin_seconds_count");
+        assert!(late == Some(0.0) && last.is_some_and(|last| last > 2.0), "{late:?} of {last:?}");
         scene.remove::<PodDisruptionBudget>("web").await;
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);

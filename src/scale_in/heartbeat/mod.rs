@@ -18,13 +18,15 @@ use futures::{FutureExt as _, StreamExt as _};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
-use self::held::{Done, Fate, Held, Newcomers, Step, hear, interval, observe, questions_due};
+use self::held::{
+    Done, Fate, Held, Newcomers, Step, Told, UNSEEN_AFTER, hear, interval, observe, presume, questions_due,
+};
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
 use super::held_since::{Question, Span, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
-use super::record::Record;
+use super::record::{Record, Release};
 use super::terminate;
 use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::{elapsed, later, signed};
@@ -60,6 +62,9 @@ const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
 /// A retained instance that was terminated is shown so by then.
 const ENDED_BY_THEN: SignedDuration = SignedDuration::from_secs(30);
 
+/// Before the first description, the records of Nodes are looked at this often.
+const RECORDS: SignedDuration = SignedDuration::from_secs(1);
+
 /// Held instances of a group share one look-up of its hooks if it is no older than this.
 const RECENT: Duration = Duration::from_secs(10);
 
@@ -69,6 +74,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
     let mut groups = shared.groups.versions();
     let mut hooks = shared.hooks.versions();
+    let mut announced = shared.holds.announced();
     let mut leadership = shared.leadership.changes();
     let mut before: Option<Arc<Snapshot>> = None;
     let mut joined = Joined::default();
@@ -76,19 +82,22 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut failing = Failing::default();
     loop {
         let now = shared.clock.now();
-        let mut unseen_from = None;
-        if let Some(snapshot) = shared.groups.latest() {
+        let unseen_from = if let Some(snapshot) = shared.groups.latest() {
             joined.observe(&shared, &snapshot);
             if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &snapshot)) {
                 newcomers.observe(before.as_deref(), &snapshot);
                 shared.metrics.keep_groups(|group| snapshot.knows(group));
             }
             let lasts = |group: &GroupName| shared.hooks.last_seen(group).map(|hook| hook.heartbeat_timeout);
-            let told = told(&shared);
-            unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, lasts, &told, now);
+            let told = told(&shared, now);
+            let unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, lasts, &told, now);
             failing.forget_all_but(&held);
             before = Some(snapshot);
-        }
+            unseen_from
+        } else {
+            presume_by_records(&shared, &mut held, now);
+            Some(later(now, RECORDS))
+        };
         let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained && held.counts());
         let known = known.filter_map(|(instance, held)| {
             let is_so = |since| !is_kept(&shared, &held.group) && fails_for_all(&shared, since);
@@ -111,6 +120,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 }
             }
             Ok(()) = groups.changed() => {}
+            Ok(()) = announced.changed() => {}
             Ok(()) = hooks.changed() => keep_pace(&shared, &mut held),
             Ok(()) = leadership.changed() => {}
             () = shared.clock.sleep_until_some(next) => {}
@@ -242,6 +252,7 @@ fn start_what_is_due(
         // Whoever is only presumed to be held gets the next one soon enough.
         let is_new = !held.is_presumed && now < held.seen + OPEN_BY_THEN;
         let (group, instance) = (held.group.clone(), instance.clone());
+        let is_on_record = held.is_presumed && shared.groups.latest().is_none();
         let one = One {
             group,
             instance,
@@ -250,6 +261,7 @@ fn start_what_is_due(
             too_early: None,
             ends: None,
             is_new,
+            is_sure: (!held.is_presumed || is_on_record) && held.lifecycle == Lifecycle::TerminatingWait,
         };
         running.push(send(Arc::clone(shared), one, step).boxed());
     }
@@ -268,7 +280,7 @@ fn tell_of_a_wait(shared: &Shared, instance: &InstanceId, held: &Held, fate: Fat
         instance = instance.as_str(),
         until = %later(until, shared.clock.cluster_ahead()),
         why,
-        "an instance without a Node is held until then, and let go"
+        "an instance without a Node is held, and let go at the time that `until` gives"
     );
 }
 
@@ -291,6 +303,8 @@ struct One {
     ends: Option<Timestamp>,
     /// Seen held for less than [`OPEN_BY_THEN`].
     is_new: bool,
+    /// Some hook holds it as it is terminated: a description shows that, or its record says so before there is one.
+    is_sure: bool,
 }
 
 async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
@@ -316,7 +330,7 @@ async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
 
 /// What becomes of a held instance.
 fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held, now: Timestamp) -> Fate {
-    if shared.holds.is_completed(instance, held.seen, now) {
+    if shared.holds.is_completed(instance, held.seen, now) || has_been_released(shared, instance) {
         return Fate::LeftAlone;
     }
     // Until all Nodes have been listed, any instance may have one.
@@ -339,6 +353,12 @@ fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held
         false if is_over => Fate::LeftAlone,
         false => Fate::Held,
     }
+}
+
+/// Whether AWS shows an instance no more whose node was being released: it has ended, and nobody needs it if a description only left it out.
+fn has_been_released(shared: &Shared, instance: &InstanceId) -> bool {
+    let is_shown = || shared.groups.latest().is_some_and(|snapshot| snapshot.instance(instance).is_some());
+    shared.holds.is_releasing(instance) && !is_shown()
 }
 
 /// What is known of an earlier Node of a held instance that has none.
@@ -376,14 +396,28 @@ fn noted_timeout(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
     records.filter(|record| record.instance == *instance).filter_map(Record::heartbeat_timeout).min()
 }
 
-/// Instances that AWS was told to end, and when, as the records of their Nodes have it.
-fn told(shared: &Shared) -> BTreeMap<InstanceId, Timestamp> {
+/// What says that AWS ends instances: the records of their Nodes, as it was told to, and messages that hooks hold them.
+fn told(shared: &Shared, now: Timestamp) -> BTreeMap<InstanceId, Told> {
     let ahead = shared.clock.cluster_ahead();
     let told = |node: &NodeView| {
         let record = node.scale_in()?;
-        Some((record.instance.clone(), later(record.told_at()?, -ahead)))
+        let at = later(record.told_at()?, -ahead);
+        Some((record.instance.clone(), Told { at, held_after: UNSEEN_AFTER }))
     };
-    shared.nodes.marked().iter().filter_map(|node| told(node)).collect()
+    let mut all: BTreeMap<_, _> = shared.nodes.marked().iter().filter_map(|node| told(node)).collect();
+    let held = |(instance, at)| (instance, Told { at, held_after: Duration::ZERO });
+    all.extend(shared.holds.announced_by(now).into_iter().map(held));
+    all
+}
+
+/// Holds what the records of Nodes say AWS holds, or was told to end. A restarted process knows no more while AWS describes no groups.
+fn presume_by_records(shared: &Shared, held: &mut BTreeMap<InstanceId, Held>, now: Timestamp) {
+    for node in shared.nodes.marked() {
+        let Some(record) = node.scale_in() else { continue };
+        if record.release == Release::CompleteHook || record.told_at().is_some() {
+            presume(held, &record.instance, &record.group, now);
+        }
+    }
 }
 
 /// Puts heartbeats forward where the hook turns out to have a shorter time-out than was known when the last ones were sent.
@@ -413,12 +447,14 @@ fn pause_by(shared: &Shared, instance: &InstanceId, since: Option<Timestamp>, ho
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
 async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuration, Option<AwsError>) {
-    let One { group, instance, since, renewed, too_early, ends, is_new } = one;
+    let One { group, instance, since, renewed, too_early, ends, is_new, is_sure } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
         None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group)).await {
             Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
+            // Some hook holds it: if AWS lists none, that list is out of date.
+            Ok(Ok(hooks)) if *is_sure && !hooks.others => shared.hooks.presumed(group),
             Ok(Ok(_)) => return (FOREIGN, None),
             // A useless heartbeat is better than a hook that times out. Discovery tells of look-ups that fail.
             Ok(Err(_)) | Err(_) => shared.hooks.presumed(group),
@@ -430,7 +466,10 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
         // AWS counts from when it took the last one; it was sent before that.
         *ends = renewed.or(*since).map(|from| later(from, signed(timeout)));
-        shared.metrics.beat(group, &beat, ends.map(|ends| elapsed(shared.clock.now(), ends)));
+        let now = shared.clock.now();
+        // Where AWS took one after that, another replica had renewed the hold.
+        let left = ends.filter(|ends| *ends > now).map(|ends| elapsed(now, ends));
+        shared.metrics.beat(group, &beat, left);
         shared.holds.note_beat(group, &beat, shared.clock.now());
         match &beat {
             Ok(()) => *renewed = Some(sent_at),

@@ -459,7 +459,10 @@ impl Inbox {
     fn note(&mut self, id: &str, pending: &Pending, now: Timestamp) {
         let Pending { instance, group, meaning } = pending;
         match meaning {
-            Meaning::Held { .. } => {
+            Meaning::Held { hook, since, until } => {
+                if hook == self.shared.hooks.name() {
+                    self.shared.holds.note_announced(instance, *since, *until, now);
+                }
                 let reads = Reads { due: now, count: 0, in_flight: false };
                 self.reads.entry(group.clone()).or_insert(reads).due = now;
             }

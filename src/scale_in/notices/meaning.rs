@@ -37,6 +37,8 @@ pub(super) enum Meaning {
     Held {
         /// The hook's name.
         hook: String,
+        /// Since when.
+        since: Timestamp,
         /// When a notice that no refresh confirms is dropped.
         until: Timestamp,
     },
@@ -81,7 +83,7 @@ pub(super) fn meaning(
         News::LifecycleAction { hook, .. } => {
             // What it tells of long ago, any refresh has shown.
             let until = until.min(later(now, UNSHOWN));
-            return (until > now).then(|| Meaning::Held { hook: hook.clone(), until });
+            return (until > now).then(|| Meaning::Held { hook: hook.clone(), since: at, until });
         }
         News::SpotInterruption => drained_by(Cause::SpotInterruption, later(at, SPOT)),
         News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
@@ -194,7 +196,7 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
     // Out of service (`Standby`) it may come back.
     let is_leaving = !lifecycle.is_live() && lifecycle != Lifecycle::Standby;
     match meaning {
-        Meaning::Held { hook, until } => {
+        Meaning::Held { hook, until, .. } => {
             let is_seen = is_leaving && facts.node.is_none();
             record.is_some() || is_seen || hook != facts.our_hook || *until <= facts.now
         }
@@ -355,7 +357,7 @@ mod tests {
             until: at(720),
         };
         let spot = Meaning::Expected(Noticed { expected: spot, event: None, called_off: None });
-        let held = Meaning::Held { hook: "ebbtide".into(), until: at(300) };
+        let held = Meaning::Held { hook: "ebbtide".into(), since: at(0), until: at(300) };
         let table = [
             (&spot, InService, Some(bare.clone()), false, "no record"),
             (&spot, InService, None, false, "no Node yet: it may join"),
@@ -391,7 +393,7 @@ mod tests {
         assert!(is_settled_with(&stops, Lifecycle::Warmed, Some(&bare), true), "the warm pool's own doing");
         assert!(!is_settled_with(&stops, InService, Some(&bare), true), "it runs workloads");
         assert!(!is_settled_with(&stops, Lifecycle::WarmPending, Some(&bare), true), "it may have run some");
-        let others = Meaning::Held { hook: "eks".into(), until: at(300) };
+        let others = Meaning::Held { hook: "eks".into(), since: at(0), until: at(300) };
         assert!(is_settled_with(&others, InService, Some(&bare), true));
         let facts = |has_gone, now| Facts {
             now: at(now),
@@ -404,7 +406,7 @@ mod tests {
         };
         assert!(!is_settled(&spot, &facts(false, 10)), "one refresh may leave it out");
         assert!(is_settled(&spot, &facts(true, 10)) && is_settled(&spot, &facts(false, 720)));
-        let late = Meaning::Held { hook: "ebbtide".into(), until: at(10) };
+        let late = Meaning::Held { hook: "ebbtide".into(), since: at(0), until: at(10) };
         assert!(is_settled_with(&late, InService, Some(&bare), true), "no refresh has shown it");
     }
 

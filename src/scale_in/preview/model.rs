@@ -52,6 +52,7 @@ pub(super) struct Model<'a> {
     group: GroupName,
     lifecycle: Lifecycle,
     hook: HookState,
+    our_limit: OurLimit,
     held_since: Option<Timestamp>,
     memory: Memory,
     phase: Option<Phase>,
@@ -62,10 +63,13 @@ pub(super) struct Model<'a> {
 impl<'a> Model<'a> {
     pub(super) fn new(facts: &'a Facts, record: Record, now: Timestamp) -> Self {
         let member = facts.member();
-        // Nobody here knows the hook that limits it: whoever wrote the record did.
-        let by_hook =
-            record.release_by.filter(|_| member.is_none() && record.release == Release::CompleteHook);
-        let record = Record { ends_at: record.ends_at.or(by_hook), ..record };
+        let (our_limit, ends_at) = match (member, record.release_by) {
+            (Some(member), _) => (OurLimit::of(member.drain_timeout, &facts.settings), None),
+            // Nobody here knows the tag, the options or the hook that limit it: whoever wrote the record did.
+            (None, Some(by)) => (OurLimit::Never, Some(by)),
+            (None, None) => (OurLimit::of(None, &facts.settings), None),
+        };
+        let record = Record { ends_at: ends_at.or(record.ends_at), ..record };
         let node = with_record(facts.node.clone(), &record);
         // Where AWS is not asked, the record says whether the group has taken the instance out.
         let by_record = match record.release {
@@ -92,6 +96,7 @@ impl<'a> Model<'a> {
             group: record.group,
             lifecycle,
             hook,
+            our_limit,
             held_since,
             memory: Memory::default(),
             phase: None,
@@ -187,10 +192,7 @@ impl<'a> Model<'a> {
     fn refusal(&self, budgets: &[String]) -> Option<WaitReason> {
         let is_full = budgets.iter().any(|name| self.room_of(name) <= 0);
         match budgets {
-            [_, _, ..] => {
-                let words = format!("several disruption budgets, refused for good: {}", budgets.join(", "));
-                Some(WaitReason::Refused(words))
-            }
+            [_, _, ..] => Some(WaitReason::Budgets(budgets.to_vec())),
             _ => is_full.then(|| WaitReason::Budget { names: budgets.to_vec(), words: String::new() }),
         }
     }
@@ -222,7 +224,7 @@ impl<'a> Model<'a> {
             daemon_set_is_seen: &|uid| self.facts.daemon_sets.as_ref().is_none_or(|all| all.contains(uid)),
             have_room: &|_| false,
             budgets: &|pod| self.facts.budgets.covering(pod),
-            our_limit: OurLimit::of(member.and_then(|member| member.drain_timeout), &self.settings),
+            our_limit: self.our_limit,
             own_pod: None,
             attachments: self.facts.attachments,
             targets: Targets::NotAsked,
@@ -330,7 +332,9 @@ impl<'a> Model<'a> {
         let Some(pod) = self.pods.get(&uid).cloned() else { return };
         let names: Vec<String> = budgets.iter().map(|budget| budget.name.clone()).collect();
         let refusal = self.refusal(&names).map(|why| match why {
-            WaitReason::Refused(words) => Answer::Unclear(words),
+            WaitReason::Budgets(_) => {
+                Answer::Unclear(format!("several disruption budgets, refused for good: {}", names.join(", ")))
+            }
             _ => Answer::Blocked(format!("disruption budget {} has no room", names.join(", "))),
         });
         if let Some(answer) = refusal {

@@ -278,6 +278,35 @@ fn whom_a_scale_in_under_way_waits_for_is_told_without_a_memory() {
 }
 
 #[test]
+fn whom_it_waits_for_is_told_too_where_only_the_record_knows_its_limit() {
+    let table = [
+        (Release::Terminate, None, None),
+        (Release::TerminateAndDecrement, Some(Duration::from_mins(2)), None),
+        (Release::CompleteHook, Some(Duration::from_hours(2)), None),
+        (Release::Terminate, None, Some(at(NOW + 3_600))),
+    ];
+    for (release, option, ends_at) in table {
+        let mut facts = facts(vec![pod("web", 30)], vec![budget("web", "web", 0)]);
+        facts.place = Place::Unknown;
+        // What the options are where this is told is not what they are where the node is drained.
+        facts.settings.drain_timeout = option;
+        let limited = Record {
+            release_by: Some(at(NOW + 590)),
+            ends_at,
+            ..Record::new(Cause::Operator, "web", "i-0123456789abcdef0", release, at(NOW - 10))
+        };
+        let annotations = facts.node.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::RECORD.into(), crate::scale_in::record::write(&limited));
+        let told: Vec<_> = waiting(&facts, at(NOW)).into_iter().map(|wait| (wait.pod, wait.reason)).collect();
+        assert_eq!(told, [("default/web".to_owned(), "budget")], "{release:?}");
+        let preview = played(&facts);
+        let deleted = preview.steps.iter().find(|step| step.what == What::Delete).expect("deleted");
+        // Less the flush of 5 s, the margin of 5 s, its grace of 30 s and 3 s to be early.
+        assert_eq!(deleted.after_seconds, 547, "{release:?}: {preview:#?}");
+    }
+}
+
+#[test]
 fn of_a_pod_that_is_still_there_for_no_reason_that_is_seen_only_that_is_told() {
     let record = Record::new(Cause::Operator, "web", "i-0123456789abcdef0", Release::Terminate, at(NOW - 10));
     let budgets = |of: &[&str]| of.iter().map(|name| budget(name, "web", 1)).collect();

@@ -296,6 +296,7 @@ impl Wait {
     pub(super) fn of(waiting: &Waiting, patience_ends: Option<Timestamp>) -> Self {
         let (budget, until) = match &waiting.why {
             WaitReason::Budget { names, .. } => ((!names.is_empty()).then(|| names.join(", ")), None),
+            WaitReason::Budgets(names) => (Some(names.join(", ")), None),
             WaitReason::Exiting(until) | WaitReason::Overdue(until) => (None, Some(*until)),
             WaitReason::Patient => (None, patience_ends),
             WaitReason::After(_)

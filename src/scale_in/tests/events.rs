@@ -42,11 +42,13 @@ fn every_event(
         events::released(instance, group),
         events::node_deleted(instance, Duration::from_mins(15)),
         events::blocked(pod, 1, budget, words),
+        events::blocked_by_several(pod, 1, "shop/web, shop/all"),
         events::eviction_refused(words, pod, words),
         events::evictions_refused(words, &refused, words),
         events::waiting(&waiting),
         events::waiting_for_load_balancers(&["k8s-web", "k8s-db"], at(0)),
         events::waiting_for_anothers_hook(instance, group),
+        events::termination_unshown(instance, at(0), at(120)),
         events::waiting_for_a_list(),
         events::over_time(&waiting),
         events::pods_given_up(pods),
@@ -63,6 +65,7 @@ fn every_event(
         events::uncordoned(Cause::ScheduledEvent),
         events::opened_by_a_person(Cause::RebalanceRecommendation),
         events::hook_over(Some("ebbtide"), group, instance, Phase::Draining),
+        events::node_lost(instance, Phase::Draining, pods),
         events::not_held(group, instance, 2),
         events::held_by_another(group, instance),
         events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
@@ -142,6 +145,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInBlocked",
+        "pod shop/web-1 (and 1 more pod) cannot be evicted while several disruption budgets cover it (leave one): shop/web, shop/all",
+    ),
+    (
+        "Warning",
+        "ScaleInBlocked",
         "pod shop/web-1 cannot be evicted yet (tried again); the API server says \"pods 'web-1' is forbidden\"",
     ),
     (
@@ -163,6 +171,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInWaiting",
         "ebbtide has done its part; somebody else's lifecycle hook on group \"web\" holds instance i-1 until its owner completes it, or it times out",
+    ),
+    (
+        "Normal",
+        "ScaleInWaiting",
+        "AWS was told at 2023-11-14T22:13:20Z to terminate instance i-1 and does not show that it does: the call may have been lost. It is told again after 2023-11-14T22:15:20Z: until then, a second call could take another instance from the group",
     ),
     (
         "Normal",
@@ -229,6 +242,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInHookOver",
         "lifecycle hook ebbtide of group \"web\" is over for instance i-1 in phase Draining: somebody else has completed it, or it has timed out. The machine shuts down, and what runs on it is cut off",
+    ),
+    (
+        "Warning",
+        "ScaleInNodeLost",
+        "the Node has gone in phase Draining, before instance i-1 was released: the machine has ended, or somebody has deleted the Node. On it: 2 workload pods, shop/web-1, shop/web-2",
     ),
     (
         "Warning",

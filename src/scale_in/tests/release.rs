@@ -472,6 +472,31 @@ fn a_termination_without_an_answer_is_repeated_only_after_two_minutes_and_a_newe
 }
 
 #[test]
+fn that_a_termination_may_have_been_lost_is_told_after_half_a_minute_with_when_it_is_tried_again() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    scene.plan();
+    scene.terminated(&Err(no_answer()));
+    let told = |plan: &Plan| {
+        let note = |action| match action {
+            Action::Announce(event) if event.reason == Reason::Waiting => Some(event.note),
+            _ => None,
+        };
+        all(plan).into_iter().find_map(note)
+    };
+    scene.later(29);
+    seen_now(&mut scene, Lifecycle::InService);
+    let plan = scene.plan();
+    assert_eq!((told(&plan), plan.wake_at), (None, Some(scene.now + SignedDuration::from_secs(1))));
+    scene.later(1);
+    let note = told(&scene.plan()).expect("told");
+    assert!(
+        note.contains(&format!("told again after {:.0}", scene.now + SignedDuration::from_secs(90))),
+        "{note}"
+    );
+    assert_eq!(told(&scene.plan()), None, "once");
+}
+
+#[test]
 fn after_an_answer_of_ok_a_stale_refresh_does_not_bring_a_second_one_nor_does_a_restart() {
     // After a restart it is not known whether the request has left: as long as it may be on its way, and AWS takes a signed one. One that
     // AWS has acknowledged needs no other, however late descriptions are.

@@ -16,7 +16,7 @@ use super::replies::{Answer, Reply, refusal, success, uuid};
 use super::state::State;
 use super::troubles::Trouble;
 use super::xml::Xml;
-use super::{autoscaling, ec2, eks, load_balancing, prices, sqs};
+use super::{HookSpec, autoscaling, ec2, eks, load_balancing, prices, sqs};
 use crate::sim::http::{Lost, Request};
 
 /// The state that a request is answered from.
@@ -234,8 +234,12 @@ impl State {
         if let Some(group) = self.groups.remove(name) {
             return Some(Missing::Group(Box::new(group)));
         }
-        let instance = self.group_of_mut(name)?.0.instances.remove(name)?;
-        Some(Missing::Instance(Box::new(instance)))
+        if let Some((group, _)) = self.group_of_mut(name) {
+            return group.instances.remove(name).map(Box::new).map(Missing::Instance);
+        }
+        let groups = self.groups.iter_mut();
+        let hooks = groups.filter_map(|(group, state)| Some((group.clone(), state.hooks.remove(name)?)));
+        Some(Missing::Hooks(hooks.collect()))
     }
 
     fn put_back(&mut self, missing: Missing) {
@@ -246,6 +250,13 @@ impl State {
                     group.instances.insert(instance.id.clone(), *instance);
                 }
             }
+            Missing::Hooks(hooks) => {
+                for (group, hook) in hooks {
+                    if let Some(group) = self.groups.get_mut(&group) {
+                        group.hooks.insert(hook.name.clone(), hook);
+                    }
+                }
+            }
         }
     }
 }
@@ -254,6 +265,8 @@ impl State {
 enum Missing {
     Group(Box<Group>),
     Instance(Box<Instance>),
+    /// By their groups' names.
+    Hooks(Vec<(String, HookSpec)>),
 }
 
 /// An empty page, with a token for the page that was asked for, the same one if so told; of a queue, no message.

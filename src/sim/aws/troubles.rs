@@ -70,7 +70,7 @@ pub enum Trouble {
     SameToken,
     /// It is answered, and nobody can read the answer.
     Unreadable,
-    /// Its answer leaves out this group or instance.
+    /// Its answer leaves out this group or instance, or hooks of this name.
     Without(String),
 }
 

@@ -32,7 +32,7 @@ const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// This long after it was shown as `Terminating`, or after AWS was told to end it, an instance counts as held even if no description says
 /// so: descriptions are ten seconds apart and may be minutes old, and a heartbeat that comes too early does no harm. Half of the hook's
 /// time-out where that is shorter.
-const UNSEEN_AFTER: Duration = Duration::from_secs(15);
+pub(super) const UNSEEN_AFTER: Duration = Duration::from_secs(15);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -89,6 +89,15 @@ pub(super) enum Step {
     Terminate,
 }
 
+/// What says that AWS ends an instance, whatever descriptions show.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    /// When it began to.
+    pub(super) at: Timestamp,
+    /// After this time it counts as held.
+    pub(super) held_after: Duration,
+}
+
 /// What becomes of a held instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -137,6 +146,29 @@ pub(super) enum Done {
 }
 
 impl Held {
+    /// One of which nothing is known but that it is held.
+    fn new(group: &GroupName, lifecycle: Lifecycle, now: Timestamp) -> Self {
+        Self {
+            group: group.clone(),
+            lifecycle,
+            seen: now,
+            last_seen: now,
+            since: None,
+            at_the_latest: false,
+            ask_at: None,
+            unanswered: 0,
+            next: now,
+            stepped: None,
+            is_presumed: false,
+            renewed: None,
+            failing: None,
+            in_flight: false,
+            is_new: false,
+            let_go_at: None,
+            is_let_go: false,
+        }
+    }
+
     /// Puts the next step forward where the pause after the last one turns out to be shorter.
     pub(super) fn keep_pace(&mut self, pause: SignedDuration) {
         if let Some(stepped) = self.stepped {
@@ -165,6 +197,14 @@ impl Held {
     /// Since when heartbeats have failed, if the last one did.
     pub(super) fn fails_since(&self) -> Option<Timestamp> {
         self.failing.map(|(first, _)| first)
+    }
+
+    /// Whether it is held although a description shows it in this state, which may be older: AWS took a heartbeat for it, and what is being
+    /// terminated does not come back.
+    fn is_held_in(&self, shown: Lifecycle, now: Timestamp) -> bool {
+        let may_be_older = matches!(shown, Lifecycle::InService | Lifecycle::Terminating);
+        let was_held = self.lifecycle == Lifecycle::TerminatingWait && self.renewed.is_some();
+        may_be_older && was_held && elapsed(self.last_seen, now) <= MISSED_FOR
     }
 
     /// Whether its hold limits the drain: it is seen, or a heartbeat was taken for it, or AWS answers nothing to tell.
@@ -249,22 +289,24 @@ impl Newcomers {
 }
 
 /// Updates `held` from the last refresh. If the refresh before showed an instance not held, the hold began no earlier than that. `lasts`:
-/// the time-out of our hook on a group, if it is known to have one; `told`: which instances AWS was told to end, and when, by the records
-/// of their Nodes. Returns when more of them count as held, unless a refresh comes first.
+/// the time-out of our hook on a group, if it is known to have one; `told`: what says that AWS ends instances. Returns when more of them
+/// count as held, unless a refresh comes first.
 pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
     newcomers: &Newcomers,
     lasts: impl Fn(&GroupName) -> Option<Duration>,
-    told: &BTreeMap<InstanceId, Timestamp>,
+    told: &BTreeMap<InstanceId, Told>,
     now: Timestamp,
 ) -> Option<Timestamp> {
     let mut next: Option<Timestamp> = None;
     let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, Option<Timestamp>)> = BTreeMap::new();
     for group in snapshot.groups.values() {
         for instance in &group.asg.instances {
-            let told_at = told.get(&instance.id).copied();
+            let told = told.get(&instance.id);
+            let (told_at, held_after) =
+                (told.map(|told| told.at), told.map_or(UNSEEN_AFTER, |told| told.held_after));
             let ends_since = match instance.lifecycle {
                 Lifecycle::Terminating => told_at.into_iter().chain([snapshot.taken_at]).min(),
                 Lifecycle::InService => told_at,
@@ -273,7 +315,7 @@ pub(super) fn observe(
             let held_for = ends_since.and_then(|_| lasts(&group.asg.name));
             let ends_since = ends_since.filter(|_| held_for.is_some());
             let unseen_from =
-                ends_since.zip(held_for).map(|(at, lasts)| later(at, signed(UNSEEN_AFTER.min(lasts / 2))));
+                ends_since.zip(held_for).map(|(at, lasts)| later(at, signed(held_after.min(lasts / 2))));
             let lifecycle = match unseen_from {
                 Some(from) if from <= now => Lifecycle::TerminatingWait,
                 _ => instance.lifecycle,
@@ -287,7 +329,10 @@ pub(super) fn observe(
     held.retain(|instance, held| match waiting.get(instance) {
         Some((_, lifecycle, _)) => *lifecycle == held.lifecycle,
         // A refresh may leave an instance out, or be an old answer.
-        None => snapshot.instance(instance).is_none() && elapsed(held.last_seen, now) <= MISSED_FOR,
+        None => match snapshot.instance(instance) {
+            Some((_, shown)) => held.is_held_in(shown.lifecycle, now),
+            None => elapsed(held.last_seen, now) <= MISSED_FOR,
+        },
     });
     for (instance, (group, lifecycle, ends_since)) in waiting {
         let is_presumed = ends_since.is_some();
@@ -307,28 +352,26 @@ pub(super) fn observe(
             let ask_at = (since.is_none() && lifecycle.is_held()).then_some(now);
             // Held only since the last refresh: there is time to spread the first heartbeats.
             let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };
-            Held {
-                group: group.into(),
-                lifecycle,
-                seen: now,
-                last_seen: now,
-                since,
-                at_the_latest: false,
-                ask_at,
-                unanswered: 0,
-                next,
-                stepped: None,
-                is_presumed,
-                renewed: None,
-                failing: None,
-                in_flight: false,
-                is_new: newcomers.joined.contains(instance),
-                let_go_at: None,
-                is_let_go: false,
-            }
+            let is_new = newcomers.joined.contains(instance);
+            Held { since, ask_at, next, is_presumed, is_new, ..Held::new(group, lifecycle, now) }
         });
     }
     next
+}
+
+/// Adds an instance that the record of its Node says is held, while no description has come.
+pub(super) fn presume(
+    held: &mut BTreeMap<InstanceId, Held>,
+    instance: &InstanceId,
+    group: &GroupName,
+    now: Timestamp,
+) {
+    let entry = held.entry(instance.clone()).and_modify(|held| held.last_seen = now);
+    entry.or_insert_with(|| Held {
+        ask_at: Some(now),
+        is_presumed: true,
+        ..Held::new(group, Lifecycle::TerminatingWait, now)
+    });
 }
 
 /// The questions due since when instances are held, by group: one call answers for all of a group. They are then under way.

@@ -13,6 +13,11 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
+/// As a record has it.
+fn told_at(second: i64) -> Told {
+    Told { at: at(second), held_after: UNSEEN_AFTER }
+}
+
 fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
     let instances = states
         .iter()
@@ -44,25 +49,7 @@ fn what_waits_is_held_at_once_and_what_does_not_is_let_go() {
 }
 
 fn held() -> Held {
-    Held {
-        unanswered: 0,
-        group: "g".into(),
-        lifecycle: Lifecycle::TerminatingWait,
-        seen: at(0),
-        last_seen: at(0),
-        since: None,
-        at_the_latest: false,
-        ask_at: None,
-        next: at(30),
-        stepped: None,
-        is_presumed: false,
-        renewed: None,
-        failing: None,
-        in_flight: false,
-        is_new: true,
-        let_go_at: None,
-        is_let_go: false,
-    }
+    Held { next: at(30), is_new: true, ..Held::new(&"g".into(), Lifecycle::TerminatingWait, at(0)) }
 }
 
 #[test]
@@ -295,7 +282,7 @@ fn a_hook_of_ten_seconds_is_given_a_heartbeat_after_half_of_them_though_nobody_s
     let (view, mut held) = (snapshot(&[("i-1", Lifecycle::InService)]), BTreeMap::new());
     let mut due = |seconds, now| {
         let (lasts, told) =
-            (|_: &GroupName| Some(Duration::from_secs(seconds)), [("i-1".into(), at(50))].into());
+            (|_: &GroupName| Some(Duration::from_secs(seconds)), [("i-1".into(), told_at(50))].into());
         observe(&mut held, None, &view, &Newcomers::default(), lasts, &told, at(now))
     };
     assert_eq!((due(10, 50), due(30, 50), due(300, 50)), (Some(at(55)), Some(at(65)), Some(at(65))));
@@ -305,7 +292,7 @@ fn a_hook_of_ten_seconds_is_given_a_heartbeat_after_half_of_them_though_nobody_s
 fn what_aws_was_told_to_end_counts_as_held_where_views_do_not_show_that_it_does() {
     let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::InService)]), BTreeMap::new());
     let mut see = |view: &Snapshot, told: Option<i64>, has_hook: bool, now| {
-        let told = told.map(|told| ("i-1".into(), at(told))).into_iter().collect();
+        let told = told.map(|told| ("i-1".into(), told_at(told))).into_iter().collect();
         let due = observe(
             &mut held,
             None,
