@@ -128,6 +128,8 @@ pub struct Plan {
     pub waiting: Vec<Waiting>,
     /// When the phase ends at the latest; `None`: nothing limits it.
     pub phase_until: Option<Timestamp>,
+    /// When the first pod that has not been asked to go is deleted, whatever its budgets say; `None`: none is before the phase ends.
+    pub last_call: Option<Timestamp>,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,
     /// The target groups through which load balancers reach the instance, if these are all that the release waits for; none of

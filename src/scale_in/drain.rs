@@ -264,6 +264,7 @@ fn cut_at_last_call(
 ) -> bool {
     let Time { limit: Some(limit), gone_by: Some(gone_by), .. } = time else { return false };
     let call = last_call(gone_by, pod.grace_seconds);
+    plan.last_call = Some(plan.last_call.map_or(call, |first| first.min(call)));
     if call > s.now {
         plan.wake(call);
         return false;

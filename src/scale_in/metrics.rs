@@ -20,10 +20,11 @@ use super::history::{Ended, Ending};
 use super::load_balancers::LoadBalancers;
 use super::outcome::Removal;
 use super::record::{Annotation, Cause, Phase, Record, Written};
-use super::waiting::{Board, WaitReason};
-use crate::aws::AwsError;
+use super::waiting::{Board, Progress, WaitReason};
+use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Cordon, Nodes};
+use crate::groups::Groups;
 use crate::k8s::GroupName;
 use crate::telemetry::gauges;
 
@@ -153,6 +154,7 @@ impl Metrics {
         nodes: Arc<Nodes>,
         board: Arc<Board>,
         load_balancers: Arc<LoadBalancers>,
+        groups: Arc<Groups>,
         clock: Clock,
     ) {
         registry.register(
@@ -209,7 +211,7 @@ impl Metrics {
              nothing), foreign (about an instance that is not ours: left alone), malformed",
             self.messages.clone(),
         );
-        registry.register_collector(Box::new(UnderWay { nodes, board, load_balancers, clock }));
+        registry.register_collector(Box::new(UnderWay { nodes, board, load_balancers, groups, clock }));
     }
 
     /// A phase or a scale-in has ended.
@@ -296,6 +298,7 @@ struct UnderWay {
     nodes: Arc<Nodes>,
     board: Arc<Board>,
     load_balancers: Arc<LoadBalancers>,
+    groups: Arc<Groups>,
     clock: Clock,
 }
 
@@ -321,6 +324,12 @@ impl UnderWay {
         let mut oldest = Duration::ZERO;
         let mut nearest: Option<Duration> = None;
         let now = self.clock.cluster();
+        let (board, snapshot) = (self.board.all(), self.groups.latest());
+        // There its record stays, perhaps for days, and it is not to come to an end.
+        let is_in_the_warm_pool = |record: &Record| {
+            let found = snapshot.as_ref().and_then(|snapshot| snapshot.instance(&record.instance));
+            found.is_some_and(|(_, instance)| instance.lifecycle == Lifecycle::Warmed)
+        };
         for node in self.nodes.all() {
             let causes = node.closed_for().map(Cordon::causes).unwrap_or_default();
             for (_, count) in cordoned.iter_mut().filter(|(cause, _)| causes.contains(cause)) {
@@ -330,8 +339,13 @@ impl UnderWay {
                 Some(Written::Request(_)) => (Cause::Operator.to_string(), "Queued".to_owned()),
                 _ => match node.scale_in() {
                     Some(record) => {
-                        oldest = oldest.max(elapsed(record.requested_at, now));
-                        nearest = [nearest, limit_left(record, now)].into_iter().flatten().min();
+                        if !is_in_the_warm_pool(record) {
+                            oldest = oldest.max(elapsed(record.requested_at, now));
+                        }
+                        nearest = [nearest, limit_left(record, board.get(&node.name), now)]
+                            .into_iter()
+                            .flatten()
+                            .min();
                         (record.cause.to_string(), record.phase.to_string())
                     }
                     None => continue,
@@ -361,14 +375,14 @@ impl UnderWay {
         gauges::seconds(
             encoder,
             "ebbtide_scale_in_oldest_age",
-            "How long ago the oldest scale-in under way was requested; 0 if none is",
+            "How long ago the oldest scale-in under way was requested, without those of instances in a warm pool; 0 if none is",
             oldest,
         )?;
         let Some(nearest) = nearest else { return Ok(()) };
         gauges::seconds(
             encoder,
             "ebbtide_scale_in_nearest_limit",
-            "Time until the nearest limit of a long drain, at which the pods that are left are deleted whatever their budgets say; absent if none has one",
+            "Time until pods of a long drain are deleted whatever their budgets say, the nearest: the first last call, or where that is not known the limit; absent if none has one",
             nearest,
         )
     }
@@ -400,16 +414,17 @@ impl UnderWay {
     }
 }
 
-/// A drain that has gone on for so long, for half of its time at least, and was to have more than [`LONG`] ...
+/// A drain that has gone on for so long, for half of the time until then at least, and was to have more than [`LONG`] ...
 const LASTING: Duration = Duration::from_mins(10);
 /// ... is worth a look when its limit comes near: shorter limits are a notice's, or somebody's choice.
 const LONG: Duration = Duration::from_mins(30);
 
-/// What is left of the time of a long drain that has gone on for a while.
-fn limit_left(record: &Record, now: Timestamp) -> Option<Duration> {
+/// How soon a long drain that has gone on for a while deletes pods whatever their budgets say. Whose last call comes first, the leader knows.
+fn limit_left(record: &Record, progress: Option<&Progress>, now: Timestamp) -> Option<Duration> {
     let limit = record.release_by.filter(|_| record.phase == Phase::Draining)?;
-    let (whole, so_far) = (elapsed(record.requested_at, limit), elapsed(record.requested_at, now));
-    (whole > LONG && so_far >= LASTING.max(whole / 2)).then(|| elapsed(now, limit))
+    let deletes = progress.and_then(|progress| progress.last_call.or(progress.phase_until)).unwrap_or(limit);
+    let since = |at| elapsed(record.requested_at, at);
+    (since(limit) > LONG && since(now) >= LASTING.max(since(deletes) / 2)).then(|| elapsed(now, deletes))
 }
 
 /// How many budgets have series of their own. More than these hold nodes up only if something is wrong with all of them.
@@ -436,14 +451,58 @@ fn encode_blocked(encoder: &mut DescriptorEncoder<'_>, blocked: BTreeMap<String,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::PodName;
-    use crate::scale_in::waiting::{Progress, Waiting};
+    use crate::aws::{AutoScalingGroup, Instance};
+    use crate::cluster::{PodName, Sink as _};
+    use crate::groups::{Group, Snapshot};
+    use crate::k8s::names;
+    use crate::scale_in::record::{self, Release};
+    use crate::scale_in::waiting::Waiting;
     use crate::telemetry::captured;
 
     fn page(metrics: &Metrics, board: Arc<Board>) -> String {
+        page_of(metrics, Arc::default(), board, Groups::new(Duration::MAX))
+    }
+
+    fn page_of(metrics: &Metrics, nodes: Arc<Nodes>, board: Arc<Board>, groups: Groups) -> String {
         captured::page(|registry| {
-            metrics.register(registry, Arc::default(), board, Arc::default(), Clock::system());
+            metrics.register(registry, nodes, board, Arc::default(), Arc::new(groups), Clock::system());
         })
+    }
+
+    #[test]
+    fn a_scale_in_grows_no_older_while_its_instance_is_in_the_warm_pool() {
+        use Lifecycle::{TerminatingWait, WarmPendingWait, Warmed};
+        let now = Clock::system().now();
+        let record =
+            Record::new(Cause::Autoscaler, "g", "i-1", Release::CompleteHook, now - Duration::from_hours(9));
+        let node = serde_json::json!({
+            "metadata": {
+                "name": "n1", "uid": "u", "resourceVersion": "1",
+                "annotations": { names::RECORD: record::write(&record) },
+            },
+            "spec": { "providerID": "aws:///us-east-1a/i-1" },
+        });
+        let age = |lifecycle| {
+            let nodes = Nodes::default();
+            nodes.apply(nodes.reduce(serde_json::from_value(node.clone()).expect("a Node")));
+            let groups = Groups::new(Duration::MAX);
+            let instance = Instance { id: "i-1".into(), lifecycle, ..Instance::default() };
+            let asg = AutoScalingGroup {
+                name: "g".into(),
+                instances: vec![instance],
+                ..AutoScalingGroup::default()
+            };
+            groups.publish(Snapshot::new(now, [Arc::new(Group { asg: Arc::new(asg), ..Group::default() })]));
+            let page = page_of(&Metrics::default(), Arc::new(nodes), Arc::default(), groups);
+            assert!(page.contains("ebbtide_scale_ins{cause=\"autoscaler\",phase=\"Draining\"} 1"), "{page}");
+            let line =
+                page.lines().find_map(|line| line.strip_prefix("ebbtide_scale_in_oldest_age_seconds "));
+            line.expect("told")
+                .split('.')
+                .next()
+                .map(|seconds| seconds.parse::<u64>().expect("seconds") / 3_600)
+        };
+        assert_eq!([TerminatingWait, WarmPendingWait, Warmed].map(age), [Some(9), Some(9), Some(0)]);
     }
 
     #[test]
@@ -455,6 +514,33 @@ mod tests {
         metrics.keep_groups(|group| group == "b");
         let page = page(&metrics, Arc::default());
         assert!(!page.contains("group=\"a\"") && page.contains("group=\"b\",outcome=\"ok\"} 1"), "{page}");
+    }
+
+    #[test]
+    fn a_drain_is_near_its_limit_when_its_first_last_call_is_near_and_one_that_was_to_be_short_never() {
+        let at = |minute: i64| Timestamp::from_second(60 * minute).expect("in range");
+        let left = |release_by, progress: Option<[Option<i64>; 2]>, now| {
+            let mut record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
+            record.release_by = Some(at(release_by));
+            let progress = progress.map(|[last_call, phase_until]| Progress {
+                last_call: last_call.map(at),
+                phase_until: phase_until.map(at),
+                ..Progress::default()
+            });
+            limit_left(&record, progress.as_ref(), at(now)).map(|left| left.as_secs() / 60)
+        };
+        assert_eq!(
+            [59, 60].map(|now| left(120, None, now)),
+            [None, Some(60)],
+            "a process that does not lead"
+        );
+        let called = Some([Some(40), Some(119)]);
+        assert_eq!([19, 20, 50].map(|now| left(120, called, now)), [None, Some(20), Some(0)]);
+        assert_eq!(left(120, Some([None, Some(118)]), 60), Some(58), "all have been asked");
+        assert_eq!(left(120, Some([None, None]), 60), Some(60), "its pods are not listed");
+        assert_eq!(left(120, Some([Some(15), Some(119)]), 9), None, "it has just begun");
+        assert_eq!(left(120, Some([Some(15), Some(119)]), 10), Some(5), "the grace takes nearly all of it");
+        assert_eq!(left(30, Some([Some(20), Some(29)]), 15), None);
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub struct Progress {
     pub waiting: Vec<Waiting>,
     /// When the phase ends at the latest, by the API server's clock; `None`: nothing limits it.
     pub phase_until: Option<Timestamp>,
+    /// When the first pod that has not been asked to go is deleted, whatever its budgets say, by the API server's clock; `None`: none is
+    /// before the phase ends.
+    pub last_call: Option<Timestamp>,
     /// The target groups of load balancers, if these are all that the release waits for.
     pub load_balancers: Option<Vec<String>>,
     /// Whether another's lifecycle hook is all that holds the instance.

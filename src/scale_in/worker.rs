@@ -411,6 +411,7 @@ impl Worker {
         let progress = (leads && node.scale_in().is_some()).then(|| Progress {
             waiting: plan.waiting,
             phase_until: plan.phase_until.map(|until| later(until, ahead)),
+            last_call: plan.last_call.map(|call| later(call, ahead)),
             load_balancers: plan.held_by_load_balancers,
             held_by_another: plan.held_by_another,
             refused: self.memory.refused_by_aws.clone(),

@@ -119,6 +119,7 @@ fn scale_in(html: &mut Html, one: &ScaleIn, axis: Axis) {
     }
     for (label, at) in [
         ("since", one.requested_at),
+        ("pods that stay are deleted from", one.last_call),
         ("this phase ends by", one.phase_until),
         ("released by", one.release_by),
         ("AWS ends the machine at", one.ends_at),
@@ -301,6 +302,7 @@ mod tests {
             requested_at: Some(at),
             stages: Vec::new(),
             phase_until: Some(at),
+            last_call: Some(at),
             release_by: Some(at),
             ends_at: Some(at),
             release: None,

@@ -95,6 +95,9 @@ pub struct ScaleIn {
     pub stages: Vec<Stage>,
     /// When the present phase ends at the latest; `null`: nothing limits it, or this process does not lead.
     pub phase_until: Option<Timestamp>,
+    /// When the first pod that has not been asked to go is deleted, whatever its budgets say; `null`: none is before the phase ends, or this
+    /// process does not lead.
+    pub last_call: Option<Timestamp>,
     /// When the instance must be released; `null`: no limit.
     pub release_by: Option<Timestamp>,
     /// When AWS ends the machine; `null`: no notice says so.
@@ -254,6 +257,7 @@ impl ScaleIn {
             requested_at: None,
             stages: Vec::new(),
             phase_until: None,
+            last_call: None,
             release_by: None,
             ends_at: None,
             release: None,
@@ -283,6 +287,7 @@ impl ScaleIn {
         Self {
             waiting: Some(waiting),
             phase_until: progress.phase_until,
+            last_call: progress.last_call,
             load_balancers: progress.load_balancers.clone(),
             held_by_another: Some(progress.held_by_another),
             refused: progress.refused.clone(),

@@ -343,6 +343,19 @@ fn a_pod_whose_grace_is_over_for_a_minute_is_overdue() {
 }
 
 #[test]
+fn the_first_last_call_of_the_pods_that_are_not_going_is_told() {
+    let mut scene = node().by_autoscaler().until(1_000).with(pod("web")).with(pod("db").grace(300));
+    // Until 990 s they must have gone.
+    for (name, expected) in [("db", 687), ("web", 957)] {
+        assert_eq!(scene.plan().last_call, Some(at(expected)), "{name}");
+        scene.evicted(name);
+    }
+    assert_eq!(scene.plan().last_call, None, "both are going");
+    let mut unlimited = node().by_autoscaler().with(pod("web"));
+    assert_eq!(unlimited.plan().last_call, None);
+}
+
+#[test]
 fn a_pod_that_was_cut_short_is_not_cut_short_again() {
     let mut scene = node().by_autoscaler().until(1_000).with(pod("stuck").grace(5_000));
     scene.plan();
