@@ -356,7 +356,7 @@ fn try_eviction(
 }
 
 /// The API server's words, if it refused the last try and no budget was the reason.
-fn refused(s: &Situation<'_>, pod: &PodView) -> Option<WaitReason> {
+pub(super) fn refused(s: &Situation<'_>, pod: &PodView) -> Option<WaitReason> {
     let asked = s.memory.of(&pod.uid);
     let refusal = asked.refusal.as_ref()?;
     let is_told = match refusal.by {
@@ -445,15 +445,16 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             },
         );
     }
-    announce_refused(s, &waiting, plan);
     plan.waiting = waiting;
+    announce_refused(s, plan);
     announce_slow(s, record, plan);
 }
 
 /// Announces pods that may not be evicted for a reason other than a budget: together, if the API server says the same of them.
-fn announce_refused(s: &Situation<'_>, waiting: &[Waiting], plan: &mut Plan) {
+pub(super) fn announce_refused(s: &Situation<'_>, plan: &mut Plan) {
+    let waiting = std::mem::take(&mut plan.waiting);
     let mut by_reason: BTreeMap<String, (&str, Vec<&PodName>)> = BTreeMap::new();
-    for Waiting { pod, why } in waiting {
+    for Waiting { pod, why } in &waiting {
         if let WaitReason::Refused(words) = why {
             by_reason.entry(reason_of(pod, words)).or_insert((words, Vec::new())).1.push(pod);
         }
@@ -473,6 +474,7 @@ fn announce_refused(s: &Situation<'_>, waiting: &[Waiting], plan: &mut Plan) {
         told += usize::from(is_new);
         s.announce(plan, event);
     }
+    plan.waiting = waiting;
 }
 
 /// The API server's words, less what they say of this pod alone.

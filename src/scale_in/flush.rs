@@ -46,6 +46,9 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     // No time is left for these, which came late or whose deletion has failed.
     for (pod, _) in s.workloads(Some(record)) {
         drain::cut_off(s, record, pod, record.phase_since, plan);
+        if let Some(why) = drain::refused(s, pod) {
+            plan.waiting.push(Waiting { pod: pod.name.clone(), why });
+        }
     }
     match s.is_dead_from(record, record.empty_since.unwrap_or(record.phase_since)) {
         Some(dead_from) if dead_from <= s.now => {
@@ -85,6 +88,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(at) = if is_listed { Some(until) } else { hard } {
         plan.wake(at);
     }
+    drain::announce_refused(s, plan);
     drain::announce_slow(s, record, plan);
 }
 
@@ -177,7 +181,13 @@ fn ask_daemons(
         let end = end.min(record.phase_since + LONGEST_FLUSH);
         until = until.max(Some(end));
         if end > s.now {
-            plan.waiting.push(Waiting { pod: pod.name.clone(), why: WaitReason::Exiting(s.theirs(end)) });
+            let is_unasked = asked.to_go.is_none() && pod.deletion_timestamp.is_none();
+            let why = if is_unasked && asked.deletion.failures > 0 {
+                drain::refused(s, pod).unwrap_or(WaitReason::Queued)
+            } else {
+                WaitReason::Exiting(s.theirs(end))
+            };
+            plan.waiting.push(Waiting { pod: pod.name.clone(), why });
         }
         if pod.deletion_timestamp.is_none() && !asked.deletion.done {
             let grace = grace_to_ask(hard, pod.grace_seconds, s.now);

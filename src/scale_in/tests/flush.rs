@@ -80,6 +80,42 @@ fn a_deletion_at_the_deadline_that_fails_is_repeated_while_daemonset_pods_flush(
     assert_eq!(deletions(&scene.plan()), [], "once it worked");
 }
 
+#[test]
+fn who_refuses_a_deletion_during_the_flush_is_told_with_its_words() {
+    let csi = || pod("csi").daemon().wishing(names::ENABLE_DS_EVICTION, "true");
+    let refused = |plan: &Plan, name: &str| {
+        let why = WaitReason::Refused("a policy".into());
+        plan.waiting == [Waiting { pod: pod(name).name, why }]
+    };
+    let mut scene = node().by_autoscaler().with(csi());
+    scene.plan();
+    let plan = scene.plan();
+    assert_eq!((deletions(&plan).len(), &plan.waiting[0].why), (1, &WaitReason::Exiting(at(35))));
+    scene.answered("csi", Answer::Busy(SignedDuration::from_secs(1), "too many requests".into()));
+    assert_eq!(scene.plan().waiting[0].why, WaitReason::Queued, "it has not been asked");
+    scene.later(1);
+    scene.plan();
+    scene.answered("csi", Answer::Unclear("a policy".into()));
+    let plan = scene.plan();
+    assert!(refused(&plan, "csi"), "{:?}", plan.waiting);
+    assert_eq!(reasons(&plan), ["ScaleInBlocked"]);
+    scene.later(10);
+    scene.plan();
+    scene.granted("csi");
+    assert!(matches!(scene.plan().waiting[0].why, WaitReason::Exiting(_)));
+
+    // A workload for which there is no time.
+    let mut scene = node().by_autoscaler().until(100).with(pod("web").grace(5_000));
+    scene.now = at(91);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.plan();
+    scene.answered("web", Answer::Unclear("a policy".into()));
+    let plan = scene.plan();
+    assert!(refused(&plan, "web"), "{:?}", plan.waiting);
+    assert_eq!(reasons(&plan), ["ScaleInBlocked"]);
+}
+
 fn condition(status: &str, since: i64) -> Value {
     let ready = json!({ "type": "Ready", "status": status, "lastTransitionTime": at(since).to_string() });
     json!({ "status": { "conditions": [ready] } })
@@ -262,7 +298,7 @@ fn the_grace_of_a_daemonset_pod_counts_from_when_it_can_be_asked() {
     scene.later(2);
     let plan = scene.plan();
     assert_eq!(deletions(&plan), [], "the next try is not due");
-    assert_eq!(plan.waiting[0].why, WaitReason::Exiting(scene.now + SignedDuration::from_secs(15)));
+    assert_eq!(plan.phase_until, Some(scene.now + SignedDuration::from_secs(15)));
 }
 
 #[test]
