@@ -177,8 +177,8 @@ fn waits_for(one: &ScaleIn, is_wide: bool) -> String {
 fn beyond_pods(one: &ScaleIn) -> &'static str {
     match one.phase {
         "Queued" => "to begin: see its Events",
-        "Flushing" => "its DaemonSet pods: see its Events",
-        "Releasing" => "AWS, a lifecycle hook or load balancers: see its Events",
+        "Flushing" => "DaemonSet pods, volumes or load balancers: see its Events",
+        "Releasing" => "AWS, a lifecycle hook, or whoever deletes the Node: see its Events",
         _ => "no pod of this Node: see its Events",
     }
 }

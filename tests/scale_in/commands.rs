@@ -210,7 +210,11 @@ async fn pods_on_another_node_of_the_machine_are_waited_for_in_the_command_too()
 async fn no_phase_says_that_nothing_is_waited_for() {
     let (scene, machine) = busy(held_group(2, 60)).await;
     scene.scale_in(&machine, Cause::Autoscaler).await;
-    for (phase, what) in [("Flushing", "its DaemonSet pods"), ("Releasing", "AWS, a lifecycle hook")] {
+    let waits_for = [
+        ("Flushing", "DaemonSet pods, volumes or load balancers"),
+        ("Releasing", "AWS, a lifecycle hook, or whoever deletes the Node"),
+    ];
+    for (phase, what) in waits_for {
         scene.until(|w| in_phase(w, &machine, phase)).await;
         let table = status_table(&scene).await;
         assert!(table.contains(what) && table.contains("see its Events"), "{table}");
