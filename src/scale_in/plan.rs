@@ -472,12 +472,19 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         // It goes now, whatever requests are ahead of it.
         return begin_for_notice(s, group, &expected, plan);
     }
+    // What waits, or cannot be done, is closed by notices as without a request.
+    let close = |plan: &mut Plan| {
+        if !s.has_scale_in_marks() {
+            cordon::cordon(s, plan);
+        }
+    };
     let ends_at = end_of(s, instance);
     // Held for a new root volume: its pods are to leave now, whatever becomes of the request.
     let is_held = lifecycle.is_held() && s.hook.ours().is_some();
     let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
     if may_wait && let Some(group) = release::keeps_it(s) {
-        return s.announce(plan, events::terminates_nothing(group));
+        s.announce(plan, events::terminates_nothing(group));
+        return close(plan);
     }
     let mut release = request.release;
     if release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
@@ -488,7 +495,8 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
             if s.has_scale_in_marks() && !release::may_still_end(s, *seen, plan) {
                 return take_off(s, plan, events::cannot_shrink(group));
             }
-            return s.announce(plan, events::cannot_shrink(group));
+            s.announce(plan, events::cannot_shrink(group));
+            return close(plan);
         }
         release = Release::Terminate;
     }
@@ -501,7 +509,8 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         if request.since.is_none() {
             s.patch(plan, node_patch::with_request(s.node, &request.waiting(s.theirs(s.now))), Vec::new());
         }
-        return operator_queue::wait(s, group, &ahead, plan);
+        operator_queue::wait(s, group, &ahead, plan);
+        return close(plan);
     }
     begin(s, Record::new(Cause::Operator, group, instance, release, s.now), None, plan);
 }

@@ -180,6 +180,28 @@ fn a_recommendation_closes_a_node_whose_maintenance_waits_for_its_turn() {
 }
 
 #[test]
+fn a_recommendation_closes_a_node_whose_request_waits_or_cannot_be_met() {
+    let advice = expected(Cause::RebalanceRecommendation, Treatment::Cordon, None);
+    let requested = |word: &str| told(node().with(pod("web")).annotated(word), advice);
+    let mut waits = requested("replace");
+    waits.turn = Turn::waits(1, 3);
+    let mut at_the_minimum = requested("now");
+    at_the_minimum.may_shrink = false;
+    let mut suspended = requested("now");
+    suspended.keeps_its_nodes = true;
+    for mut scene in [waits, at_the_minimum, suspended] {
+        scene.plan();
+        scene.plan();
+        assert_eq!((closed_for(&scene).len(), scene.view().scale_in().is_none()), (1, true), "{scene:?}");
+        // The notice lapses, and the request still waits.
+        scene = untold(scene);
+        scene.now = at(0) + SignedDuration::from_secs(3_600);
+        scene.plan();
+        assert!(!spec(&scene).0, "{scene:?}");
+    }
+}
+
+#[test]
 fn an_end_that_has_passed_cuts_nobody_short_though_its_notice_still_counts() {
     // Nobody drains what is in Standby, unless a person wants it gone.
     let mut scene = told(node().with(pod("web").grace(600)).annotated("now"), spot(120));
