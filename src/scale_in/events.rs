@@ -474,7 +474,7 @@ pub(super) fn wishes_ignored(pods: Vec<String>) -> ScaleInEvent {
 
 /// A person's request, or maintenance that is far away, waits for what is `ahead` of it in the group.
 pub(super) fn queued(group: &str, ahead: &Ahead) -> ScaleInEvent {
-    let Ahead { under_way, nodes, before, launches_fail } = ahead;
+    let Ahead { at_once, under_way, to_come, nodes, before, launches_fail } = ahead;
     let nodes = match &nodes[..] {
         [] => String::new(),
         nodes => format!(". Under way: {}", list_in(NAMES, nodes.iter().map(NodeName::to_string))),
@@ -482,8 +482,8 @@ pub(super) fn queued(group: &str, ahead: &Ahead) -> ScaleInEvent {
     let failing =
         launches_fail.as_ref().map(|code| format!(". Launches of the group fail: {}", quoted(code, 100)));
     let note = format!(
-        "waits for its turn: in group {}, {under_way} scale-ins for people or for maintenance are under way or not replaced yet, which is as many as \
-         --max-operator-scale-ins allows, and {before} more are ahead of this one{nodes}{}",
+        "waits for its turn: --max-operator-scale-ins allows {at_once} at once in group {}, for people or for maintenance, and counts instances that \
+         have not come. Scale-ins under way: {under_way}; instances to come: {to_come}; requests ahead of this one: {before}{nodes}{}",
         name(group),
         failing.unwrap_or_default()
     );

@@ -89,16 +89,24 @@ enum Says {
 }
 
 impl Queue<'_> {
-    /// How many of the group's nodes are not there: on their way out, or not replaced yet. Where sizes are units, there is no saying how
-    /// many are missing: one at least.
-    fn away(&self, under_way: &BTreeMap<&InstanceId, NodeName>) -> usize {
+    /// How many of the group's instances have not come. Where sizes are units, there is no saying how many are missing: one at least.
+    fn to_come(&self) -> usize {
         let units: i32 = self.group.live().map(|instance| self.group.weight(&instance.id)).sum();
         let lacks_units = self.group.is_weighted() && units < self.group.desired;
-        let is_away = |instance: &&Instance| {
-            instance.lifecycle == Lifecycle::Pending
-                || instance.lifecycle.is_live() && under_way.contains_key(&instance.id)
+        let is_pending = |instance: &&Instance| instance.lifecycle == Lifecycle::Pending;
+        self.group.missing()
+            + usize::from(lacks_units)
+            + self.group.instances.iter().filter(is_pending).count()
+    }
+
+    /// How many of these are still to be taken out of the group.
+    fn to_leave(&self, under_way: &BTreeMap<&InstanceId, NodeName>) -> usize {
+        let is_to_leave = |instance: &&Instance| {
+            instance.lifecycle.is_live()
+                && instance.lifecycle != Lifecycle::Pending
+                && under_way.contains_key(&instance.id)
         };
-        self.group.missing() + usize::from(lacks_units) + self.group.instances.iter().filter(is_away).count()
+        self.group.instances.iter().filter(is_to_leave).count()
     }
 
     fn turn(&self, node: &NodeView, id: &InstanceId, given: &TurnsGiven) -> Turn {
@@ -146,7 +154,9 @@ impl Queue<'_> {
         let mine = waiting.iter().find(|(other, ..)| *other == id);
         // With launches that fail, what is replaced would empty the group, and holds nothing else up.
         let is_replaced = mine.is_none_or(|(_, _, replaced, _)| *replaced);
-        let away = self.away(&under_way);
+        let to_come = self.to_come();
+        // On their way out, or not replaced yet.
+        let away = to_come + self.to_leave(&under_way);
         let counts = |replaced: bool| is_replaced || !replaced || away < self.at_once;
         let mine = (place(id, mine.and_then(|(_, since, ..)| *since)), &node.name);
         let is_before =
@@ -159,8 +169,14 @@ impl Queue<'_> {
             given.insert(id.clone(), self.now);
             return Turn::Now;
         }
-        let nodes = under_way.into_values().collect();
-        Turn::Waits(Ahead { under_way: in_the_way, nodes, before, launches_fail: None })
+        Turn::Waits(Ahead {
+            at_once: self.at_once,
+            under_way: under_way.len(),
+            to_come: if is_replaced { to_come } else { 0 },
+            nodes: under_way.into_values().collect(),
+            before,
+            launches_fail: None,
+        })
     }
 
     /// What the Node of an instance says; `None` without one.
@@ -292,6 +308,11 @@ mod tests {
 
     const WAITS_FOR_ONE: Turn = Turn::waits(1, 0);
 
+    /// Nothing is under way, and so many instances have not come.
+    fn waits_for_instances(to_come: usize) -> Turn {
+        Turn::Waits(Ahead { at_once: 1, to_come, ..Ahead::default() })
+    }
+
     #[test]
     fn a_turn_without_a_record_stands_for_half_a_minute_and_goes_behind_the_others_then() {
         let since = |second| format!("now since {}", at(second));
@@ -357,10 +378,10 @@ mod tests {
         };
         assert_eq!(turn(&requests, 0), Turn::Now);
         requests.group.desired = 3;
-        assert_eq!(turn(&requests, 0), WAITS_FOR_ONE, "one is missing");
+        assert_eq!(turn(&requests, 0), waits_for_instances(1), "one is missing");
         let coming = Instance { id: id(9), lifecycle: Lifecycle::Pending, ..Instance::default() };
         requests.group.instances.push(coming);
-        assert_eq!(turn(&requests, 0), WAITS_FOR_ONE, "it is on its way");
+        assert_eq!(turn(&requests, 0), waits_for_instances(1), "it is on its way");
         requests.annotate(1, "now");
         assert_eq!(
             turn(&requests, 1),

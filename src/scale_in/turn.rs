@@ -14,8 +14,12 @@ pub enum Turn {
 /// What is ahead of a request that waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ahead {
-    /// Scale-ins by annotation under way in the group, or instances that have not come, whichever are more.
+    /// How many scale-ins for people or for maintenance go on at once in the group.
+    pub at_once: usize,
+    /// How many are under way.
     pub under_way: usize,
+    /// How many instances of the group have not come, if this one waits for them: 0 if nobody comes in its place.
+    pub to_come: usize,
     /// The nodes whose scale-ins are under way.
     pub nodes: Vec<NodeName>,
     /// Requests ahead of this one.
@@ -28,6 +32,7 @@ pub struct Ahead {
 impl Turn {
     /// Not yet: so many are under way, and so many come before.
     pub(crate) const fn waits(under_way: usize, before: usize) -> Self {
-        Self::Waits(Ahead { under_way, nodes: Vec::new(), before, launches_fail: None })
+        let nodes = Vec::new();
+        Self::Waits(Ahead { at_once: 1, under_way, to_come: 0, nodes, before, launches_fail: None })
     }
 }

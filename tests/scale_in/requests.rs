@@ -50,7 +50,7 @@ async fn of_many_requests_no_more_are_carried_out_at_once_than_are_allowed_and_t
         }
         assert_eq!(begun(&scene.world).len(), 2, "a tenth of twenty");
         let told = notes(&scene.world, &requested[5], "ScaleInQueued");
-        assert!(told[0].contains("2 scale-ins") && told[0].contains("3 more are ahead"), "{told:?}");
+        assert!(told[0].contains("under way: 2") && told[0].contains("ahead of this one: 3"), "{told:?}");
         let (_, names) = told[0].split_once("Under way: ").expect("who they are");
         let mut names: Vec<&str> = names.split(", ").collect();
         names.sort_unstable();

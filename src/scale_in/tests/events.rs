@@ -29,7 +29,8 @@ fn every_event(
         })
         .collect();
     let nodes = pods.iter().map(|pod| pod.name.as_str().into()).collect();
-    let ahead = Ahead { under_way: 2, nodes, before: 3, launches_fail: Some(words.into()) };
+    let ahead =
+        Ahead { at_once: 2, under_way: 1, to_come: 1, nodes, before: 3, launches_fail: Some(words.into()) };
     let refused: Vec<_> = pods.iter().collect();
     vec![
         events::draining(Cause::Autoscaler, instance, Some(at(0)), true),
@@ -215,7 +216,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInQueued",
-        "waits for its turn: in group \"web\", 2 scale-ins for people or for maintenance are under way or not replaced yet, which is as many as --max-operator-scale-ins allows, and 3 more are ahead of this one. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
+        "waits for its turn: --max-operator-scale-ins allows 2 at once in group \"web\", for people or for maintenance, and counts instances that have not come. Scale-ins under way: 1; instances to come: 1; requests ahead of this one: 3. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",
