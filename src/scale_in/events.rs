@@ -619,6 +619,15 @@ pub(super) fn goes_on(instance: &str) -> ScaleInEvent {
     warning(Reason::GoesOn, "goes on", note)
 }
 
+/// The same of a node whose instance its group ends by itself.
+pub(super) fn goes_on_with_its_group(instance: &str) -> ScaleInEvent {
+    let note = format!(
+        "the record in annotation ebbtide/scale-in is gone, but its group ends instance {}: the scale-in goes on; such a node cannot be kept",
+        id(instance)
+    );
+    warning(Reason::GoesOn, "goes on", note)
+}
+
 /// Somebody has taken the annotation off shortly before AWS ends the machine.
 pub(super) fn goes_on_to_its_end(instance: &str, end: Timestamp) -> ScaleInEvent {
     let note = format!(

@@ -308,7 +308,9 @@ fn put_back(s: &Situation<'_>, plan: &mut Plan) -> bool {
 /// Tells whoever has taken the record off that it is too late for that.
 fn announce_goes_on(s: &Situation<'_>, plan: &mut Plan) {
     if let Some(lost) = &s.memory.lost {
-        s.announce(plan, events::goes_on(&lost.instance));
+        let told = lost.told_at().is_some();
+        let event = if told { events::goes_on } else { events::goes_on_with_its_group };
+        s.announce(plan, event(&lost.instance));
     }
 }
 

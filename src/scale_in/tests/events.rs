@@ -71,6 +71,7 @@ fn every_event(
         events::held_by_another(group, instance),
         events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
         events::goes_on(instance),
+        events::goes_on_with_its_group(instance),
         events::goes_on_to_its_end(instance, at(0)),
         events::under_way_already(Cause::Autoscaler),
         events::closed_again(),
@@ -268,6 +269,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInGoesOn",
         "the record in annotation ebbtide/scale-in is gone, but AWS has been told to end instance i-1: the scale-in goes on",
+    ),
+    (
+        "Warning",
+        "ScaleInGoesOn",
+        "the record in annotation ebbtide/scale-in is gone, but its group ends instance i-1: the scale-in goes on; such a node cannot be kept",
     ),
     (
         "Warning",

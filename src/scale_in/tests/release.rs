@@ -11,7 +11,7 @@ use crate::cluster::Answer;
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
-use crate::scale_in::events::Reason;
+use crate::scale_in::events::{self, Reason, ScaleInEvent};
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
@@ -1002,13 +1002,17 @@ fn a_node_whose_scale_in_is_called_off_too_late_stays_closed_until_a_look_shows_
 }
 
 #[test]
-fn whoever_takes_the_record_off_too_late_is_told_that_the_scale_in_goes_on() {
-    let mut scene = node().by_autoscaler();
-    let record = scene.record();
-    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
-    scene.memory.lost = Some(record);
-    scene.instance = in_group(Lifecycle::TerminatingProceed);
-    assert_eq!(reasons(&scene.plan()), ["ScaleInGoesOn"]);
+fn whoever_takes_the_record_off_too_late_is_told_that_the_scale_in_goes_on_and_why() {
+    for (terminate_at, event) in
+        [(Some(at(1)), events::goes_on as fn(&str) -> ScaleInEvent), (None, events::goes_on_with_its_group)]
+    {
+        let mut scene = node().by_autoscaler();
+        let record = Record { terminate_at, ..scene.record() };
+        scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+        scene.memory.lost = Some(record);
+        scene.instance = in_group(Lifecycle::TerminatingProceed);
+        assert_eq!(all(&scene.plan()), [Action::Announce(event("i-1"))]);
+    }
 }
 
 #[test]
