@@ -78,8 +78,8 @@ pub struct Memory {
     void_terminations: VecDeque<Timestamp>,
     /// Why the last write of the Node failed, unless somebody else was quicker.
     pub not_written: Option<String>,
-    /// AWS's words if it refuses for good to release the instance.
-    pub refused_by_aws: Option<String>,
+    /// The call, of those that release the instance, that AWS refuses for good, and AWS's words.
+    refused_by_aws: Option<(Task, String)>,
     /// Since when the instance has been in none of our groups.
     pub elsewhere_since: Option<Timestamp>,
     /// Since when descriptions have shown the instance in service, or on its way into it.
@@ -164,6 +164,15 @@ impl Memory {
             instance,
             Membership::In { lifecycle, .. } if lifecycle.is_terminating() || lifecycle.is_warm()
         );
+        // What was refused in one way of release says nothing of another.
+        self.refused_by_aws.take_if(|(task, _)| match instance {
+            Membership::Unknown => false,
+            Membership::In { lifecycle, .. } => {
+                let is_taken_out = lifecycle.is_terminating() || lifecycle.is_warm();
+                if *task == Task::Terminate { is_taken_out } else { !is_taken_out && !lifecycle.is_held() }
+            }
+            Membership::Elsewhere { .. } => true,
+        });
         self.elsewhere_since = match instance {
             Membership::Elsewhere { seen } => self.elsewhere_since.or(Some(*seen)),
             _ => None,
@@ -338,7 +347,7 @@ impl Memory {
             self.at_minimum_since = Some(now);
             return self.worked(&Task::Terminate, now);
         }
-        self.note_refusal(error);
+        self.note_refusal(Task::Terminate, error);
         self.failed(&Task::Terminate, now, None);
     }
 
@@ -350,7 +359,7 @@ impl Memory {
         };
         // AWS shows Terminating:Wait before a hook can be completed and after it was: the next refresh tells.
         if !matches!(error, AwsError::NoActiveHook { .. }) {
-            self.note_refusal(error);
+            self.note_refusal(Task::Complete, error);
         }
         let failures = self.tries(&Task::Complete).failures;
         let soon = || {
@@ -362,9 +371,14 @@ impl Memory {
     }
 
     /// Keeps AWS's words for people if trying again alone will not help.
-    pub fn note_refusal(&mut self, error: &AwsError) {
+    fn note_refusal(&mut self, task: Task, error: &AwsError) {
         if !error.is_transient() {
-            self.refused_by_aws = Some(chain(error));
+            self.refused_by_aws = Some((task, chain(error)));
         }
+    }
+
+    /// AWS's words if it refuses for good to release the instance.
+    pub fn refused_by_aws(&self) -> Option<&str> {
+        self.refused_by_aws.as_ref().map(|(_, words)| words.as_str())
     }
 }

@@ -578,7 +578,7 @@ pub(super) fn refresh_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Pla
 
 /// Announces why AWS refuses to release the instance.
 fn announce_refusal(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    if let Some(words) = &s.memory.refused_by_aws {
+    if let Some(words) = s.memory.refused_by_aws() {
         s.announce(plan, events::release_refused(&record.instance, words));
     }
 }

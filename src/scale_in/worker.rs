@@ -414,7 +414,7 @@ impl Worker {
             last_call: plan.last_call.map(|call| later(call, ahead)),
             load_balancers: plan.held_by_load_balancers,
             held_by_another: plan.held_by_another,
-            refused: self.memory.refused_by_aws.clone(),
+            refused: self.memory.refused_by_aws().map(str::to_owned),
         });
         self.shared.waiting.set(&self.name, progress);
         // A plan made before this process began to lead was made for a follower. The next one comes at once.

@@ -10,6 +10,7 @@ use super::scene::{Fixture as _, at, in_group, node, pod, settings};
 use crate::aws::{AwsError, Lifecycle, Operation};
 use crate::cluster::{Answer, BudgetSeen, NodeView};
 use crate::scale_in::action::Action;
+use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::record::{self, Cause, Record, Release};
 use crate::scale_in::tries::Task;
@@ -214,14 +215,49 @@ fn awss_words_are_kept_only_where_trying_again_does_not_help() {
         let mut memory = Memory::default();
         memory.note_completion(&Err(error), at(0));
         assert!(!memory.tries(&Task::Complete).done);
-        memory.refused_by_aws
+        memory.refused_by_aws().map(str::to_owned)
     };
     assert!(kept(denied()).is_some_and(|words| words.contains("you may not")));
     assert_eq!(kept(away()), None);
     let mut memory = Memory::default();
     memory.note_completion(&Err(denied()), at(0));
     memory.note_completion(&Ok(()), at(1));
-    assert_eq!((memory.refused_by_aws.is_none(), memory.tries(&Task::Complete).done), (true, true));
+    assert_eq!((memory.refused_by_aws().is_none(), memory.tries(&Task::Complete).done), (true, true));
+}
+
+#[test]
+fn awss_words_are_kept_for_as_long_as_the_instance_is_to_be_released_in_that_way() {
+    use Lifecycle::{
+        InService, ReplacingVolumeWait, Retained, Terminating, TerminatingWait, WarmPendingWait,
+    };
+    let denied = |operation| Err(AwsError::of_service(operation, 403, "AccessDenied", "no"));
+    let terminate = |memory: &mut Memory| {
+        let answer = denied(Operation::TerminateInstanceInAutoScalingGroup);
+        memory.note_termination(at(0), &answer, at(0));
+    };
+    let complete = |memory: &mut Memory| {
+        memory.note_completion(&denied(Operation::CompleteLifecycleAction), at(0));
+    };
+    let kept = |refused: &dyn Fn(&mut Memory), instance: Membership| {
+        let mut memory = Memory::default();
+        refused(&mut memory);
+        memory.note_membership(&Membership::Unknown);
+        memory.note_membership(&instance);
+        memory.refused_by_aws().is_some()
+    };
+    for (lifecycle, by_terminating, by_the_hook) in [
+        (InService, true, false),
+        (Retained, true, false),
+        (ReplacingVolumeWait, true, true),
+        (Terminating, false, true),
+        (TerminatingWait, false, true),
+        (WarmPendingWait, false, true),
+    ] {
+        let kept = [kept(&terminate, in_group(lifecycle)), kept(&complete, in_group(lifecycle))];
+        assert_eq!(kept, [by_terminating, by_the_hook], "{lifecycle:?}");
+    }
+    let gone = || Membership::Elsewhere { seen: at(1) };
+    assert!(!kept(&terminate, gone()) && !kept(&complete, gone()));
 }
 
 /// A write of the Node that wants `what`, done or, with `Some`, come too late. Returns the pause after it, in seconds.

@@ -429,7 +429,7 @@ fn what_aws_refuses_for_good_is_told() {
     scene.plan();
     let operation = Operation::TerminateInstanceInAutoScalingGroup;
     scene.terminated(&Err(AwsError::of_service(operation, 403, "AccessDenied", "you may not")));
-    let words = scene.memory.refused_by_aws.clone().expect("kept");
+    let words = scene.memory.refused_by_aws().expect("kept").to_owned();
     let event = Action::Announce(events::release_refused("i-1", &words));
     assert!(scene.plan().actions.contains(&event));
 }
