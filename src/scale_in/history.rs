@@ -264,9 +264,11 @@ impl Course {
         Ended::Phase(self.record.phase, elapsed(self.record.phase_since, end))
     }
 
-    /// Whether the record is the same scale-in's. A cause that takes over keeps neither its time nor its place.
+    /// Whether the record is the same scale-in's, whose moments may be corrected. A cause that takes over keeps neither its time nor its
+    /// place.
     fn is_of(&self, record: &Record) -> bool {
-        self.record.instance == record.instance && self.record.requested_at == record.requested_at
+        let is_same = |ours: &Record| ours.requested_at == record.requested_at || ours.cause == record.cause;
+        self.record.instance == record.instance && is_same(&self.record)
     }
 
     fn see(&mut self, record: &Record, why: Option<&str>) -> Option<Ended> {
@@ -341,11 +343,26 @@ mod tests {
         history.see(&nodes[0], Some(&record(100)), Some("the group is at its minimum"), at(101));
         history.see(&nodes[0], None, None, at(102));
         history.gone(&nodes[1], at(103));
-        history.see(&nodes[2], Some(&record(200)), None, at(200));
+        history.see(&nodes[2], Some(&Record { cause: Cause::Operator, ..record(200) }), None, at(200));
         let ended = history.ended();
         let told: Vec<_> = ended.iter().rev().map(|past| (past.outcome, past.why())).collect();
         let reason = Some("the group is at its minimum");
         assert_eq!(told, [(Ending::Cancelled, reason), (Ending::Lost, None), (Ending::Cancelled, None)]);
+    }
+
+    #[test]
+    fn a_moment_of_the_request_that_is_corrected_begins_no_other_scale_in() {
+        let (history, node) = (History::default(), NodeName::from("n"));
+        history.see(&node, Some(&record(100)), None, at(100));
+        assert_eq!(history.see(&node, Some(&record(103)), None, at(104)), []);
+        assert_eq!(history.stages(&node, &record(103)), [(Phase::Draining, at(100))]);
+        let releasing = record(103).entering(Phase::Releasing, at(170));
+        history.see(&node, Some(&releasing), None, at(170));
+        let ended = history.gone(&node, at(200));
+        assert_eq!(ended.last(), Some(&Ended::ScaleIn(Cause::Autoscaler, Ending::CutShort)));
+        let another = Record { instance: "i-2".into(), ..record(103) };
+        history.see(&node, Some(&record(103)), None, at(201));
+        assert_eq!(history.see(&node, Some(&another), None, at(202)).len(), 2, "of another machine");
     }
 
     #[test]
