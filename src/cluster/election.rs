@@ -80,6 +80,8 @@ pub struct Election {
     may_write: bool,
     /// While the Lease cannot be read or written.
     outage: Outage,
+    /// Whether this process led when that was last looked at.
+    led: bool,
     /// Until when a free Lease is left to others.
     lets_others_until: Option<Timestamp>,
 }
@@ -106,6 +108,7 @@ impl Election {
             seen: None,
             may_write: false,
             outage: Outage::default(),
+            led: false,
             lets_others_until: None,
         }
     }
@@ -127,7 +130,7 @@ impl Election {
     fn hand_over(&mut self) {
         if self.leadership.leads() {
             self.leadership.set(Standing::Unknown);
-            self.lease = None;
+            (self.lease, self.led) = (None, false);
             self.lets_others_until = Some(later(self.clock.now(), LETS_OTHERS));
         }
     }
@@ -169,9 +172,10 @@ impl Election {
         match outcome {
             Ok(standing) => {
                 if self.outage.recovered().is_some() {
-                    tracing::info!("the Lease can be read and written again: draining goes on");
+                    tracing::info!("the Lease can be read and written again");
                 }
                 let leads = matches!(standing, Standing::Leads { .. });
+                self.led = leads;
                 self.leadership.set(standing);
                 if leads { RENEW.saturating_sub(elapsed(began, self.clock.now())) } else { REFRESH }
             }
@@ -182,13 +186,22 @@ impl Election {
             }
             Err(error) => {
                 self.lease = None;
+                let leads = self.leadership.leads();
                 if self.outage.failed().is_some() {
                     let lease = &self.name;
                     // Otherwise the API server is at fault, or the token, not the installation.
                     let fix = error.is_forbidden().then_some("deploy/base/rbac.yaml grants the rights to it");
-                    tracing::warn!(lease, fix, error = %chain(&error), "the Lease cannot be read or written: no node is drained or released until it can");
+                    let then =
+                        if leads { "leads for ten seconds more at most" } else { "cannot lead until it can" };
+                    tracing::warn!(lease, fix, error = %chain(&error), "the Lease cannot be read or written: this process {then}");
                 }
-                if !self.leadership.leads() {
+                if std::mem::replace(&mut self.led, leads) && !leads {
+                    tracing::warn!(
+                        lease = self.name,
+                        "this process leads no more, as it could not renew the Lease: it drains and releases no node until it can"
+                    );
+                }
+                if !leads {
                     self.leadership.set(Standing::Unknown);
                 }
                 RETRY

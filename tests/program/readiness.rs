@@ -131,6 +131,24 @@ async fn only_where_a_right_is_missing_the_log_names_the_roles_that_grant_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_nothing_is_drained_for_want_of_the_lease_is_said_only_by_whoever_has_led_and_leads_no_more() {
+    let (log, _guard) = captured::log(tracing::Level::WARN);
+    let told = |words: &str| log.text().lines().filter(|line| line.contains(words)).count();
+    let world = World::plain(1);
+    let leader = Program::start(&world, config());
+    pass(30).await;
+    world.cluster.forbid(Verb::Update, "leases");
+    pass(4).await;
+    assert_eq!((told("leads for ten seconds more"), told("leads no more")), (1, 0), "{}", log.text());
+    pass(30).await;
+    assert_eq!((told("leads for ten seconds more"), told("leads no more")), (1, 1), "{}", log.text());
+    drop(leader);
+    let _next = Program::start(&world, config());
+    pass(60).await;
+    assert_eq!((told("cannot lead until it can"), told("leads no more")), (1, 1), "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
 async fn groups_that_were_never_seen_grow_old_from_the_start_on() {
     let world = World::plain(1);
     world.aws.outage(true);
