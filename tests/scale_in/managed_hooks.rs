@@ -17,7 +17,9 @@ use jiff::{SignedDuration, Timestamp};
 use tracing::Level;
 
 use crate::journal_queries::{a_hook_timed_out, aws_moments, graces, is_asked, released_at};
+use crate::metrics::value;
 use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::status::get;
 
 const PUT: Operation = Operation::PutLifecycleHook;
 const UPDATE: Operation = Operation::UpdateAutoScalingGroup;
@@ -428,6 +430,13 @@ async fn where_retention_is_taken_and_never_shown_the_hook_continues_and_it_is_a
     assert_eq!(told(&log, "the group now keeps instances"), 0, "{}", log.text());
     let ignored = told(&log, "does not show it");
     assert!((1..=tries).contains(&ignored), "{}", log.text());
+    let failed = r#"ebbtide_lifecycle_hook_changes_total{change="retention",outcome="failed"}"#;
+    let failures = value(&get(scene.program().admin().expect("a port"), "/metrics").await, failed);
+    // The last may not have been found out yet.
+    assert!(
+        failures.is_some_and(|n| (tries as f64 - 1.0..=tries as f64).contains(&n)),
+        "{failures:?} of {tries}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

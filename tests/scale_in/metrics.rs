@@ -21,13 +21,12 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tracing::Level;
 
 use crate::absurd::Cursed;
 use crate::journal_queries::{aws_moments, is_asked, moments};
 use crate::scene::{EVER, RECORD, group, held_group, seconds};
+use crate::status::get;
 
 /// The program on a world, and where it tells how it does.
 pub(crate) struct Watched {
@@ -86,12 +85,7 @@ impl Watched {
 
     /// What a scrape tells.
     pub(crate) async fn scrape(&self) -> String {
-        let mut stream = TcpStream::connect(self.admin).await.expect("connected");
-        let request = "GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).await.expect("sent");
-        let mut page = String::new();
-        stream.read_to_string(&mut page).await.expect("answered");
-        page
+        get(self.admin, "/metrics").await
     }
 
     /// Scrapes until a series has at least this value.

@@ -179,7 +179,10 @@ impl ManagedHooks {
             if !progress.is_ours {
                 continue;
             }
-            if let Some(step) = progress.step(self.managed, &self.known.hooks, group, (view.taken_at, now)) {
+            if !progress.look_at_retention(&group.asg, view.taken_at, now) {
+                self.metrics.count(Change::retention, false);
+            }
+            if let Some(step) = progress.step(self.managed, &self.known.hooks, group, now) {
                 due.push((group.asg.instances.is_empty(), step, group.asg.name.clone()));
             }
         }
@@ -245,16 +248,9 @@ impl ManagedHooks {
 
 impl Progress {
     /// What the group needs and may be asked for now.
-    fn step(
-        &mut self,
-        managed: Managed,
-        hooks: &Hooks,
-        group: &Group,
-        (seen, now): (Timestamp, Timestamp),
-    ) -> Option<Step> {
+    fn step(&mut self, managed: Managed, hooks: &Hooks, group: &Group, now: Timestamp) -> Option<Step> {
         let state = hooks.state(&group.asg.name);
         self.had_hook |= matches!(&state, HookState::Known(known) if known.ours.is_some());
-        self.look_at_retention(&group.asg, seen, now);
         let is_taken = self.retains_since.is_some();
         // Who has taken it before without effect is not believed again.
         let is_believed = is_taken && self.retention.outage.failures() == 0;
@@ -268,25 +264,28 @@ impl Progress {
         }
     }
 
-    /// Notes whether the group retains as AWS has taken it, and says so.
-    fn look_at_retention(&mut self, group: &AutoScalingGroup, seen: Timestamp, now: Timestamp) {
+    /// Notes whether the group retains as AWS has taken it, and says so. Returns `false` where that has turned out to have had no effect.
+    fn look_at_retention(&mut self, group: &AutoScalingGroup, seen: Timestamp, now: Timestamp) -> bool {
+        let name = group.name.as_str();
         if group.retains {
             self.retention.outage.recovered();
             if self.retains_since.take().is_some() {
-                let group = group.name.as_str();
-                tracing::info!(group, "the group now keeps instances whose lifecycle hook times out");
+                tracing::info!(group = name, "the group now keeps instances whose lifecycle hook times out");
             }
-        } else if self.retains_since.take_if(|since| seen >= later(*since, signed(LAG))).is_some()
-            && let Some(lasted) = self.retention.failed(now)
-        {
-            let (group, outage_seconds) = (group.name.as_str(), lasted.as_secs());
+            return true;
+        }
+        if self.retains_since.take_if(|since| seen >= later(*since, signed(LAG))).is_none() {
+            return true;
+        }
+        if let Some(lasted) = self.retention.failed(now) {
             tracing::warn!(
-                group,
-                outage_seconds,
+                group = name,
+                outage_seconds = lasted.as_secs(),
                 "AWS accepted that the group keeps instances whose lifecycle hook times out, but does not show it: \
                  they are taken to be terminated then"
             );
         }
+        false
     }
 
     /// Notes that a change is made, and says so.
