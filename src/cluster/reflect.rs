@@ -62,8 +62,8 @@ where
                 if is_partial || !std::mem::take(&mut is_behind) {
                     continue;
                 }
-                if let Some(lasted) = outage.recovered() {
-                    tracing::info!(kind, outage_seconds = lasted.as_secs(), "the watch works again");
+                if let Some(outage_seconds) = outage.recovered() {
+                    tracing::info!(kind, outage_seconds, "the watch works again");
                 }
                 sink.connected(true);
             }
@@ -73,8 +73,7 @@ where
                 if has_expired(&error) {
                     tracing::debug!(kind, "the watch has expired: listed anew");
                 // Not at every try.
-                } else if let Some(lasted) = outage.failed() {
-                    let outage_seconds = lasted.as_secs();
+                } else if let Some(outage_seconds) = outage.failed() {
                     tracing::warn!(kind, outage_seconds, error = %chain(&error), "the watch broke and is retried; what was seen before stands");
                 }
             }

@@ -268,8 +268,7 @@ impl Hooks {
             return;
         };
         want.in_flight = false;
-        if let Some(lasted) = want.outage.failed() {
-            let outage_seconds = lasted.as_secs();
+        if let Some(outage_seconds) = want.outage.failed() {
             tracing::warn!(group = group.as_str(), outage_seconds, error = %chain(&error), "could not look up the group's lifecycle hooks; it is tried again");
         }
         want.at = Some(later(now, signed(backoff(want.outage.failures(), FIRST_PAUSE, LONGEST_PAUSE))));

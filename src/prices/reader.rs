@@ -108,8 +108,7 @@ impl Reader {
                 Err(error) => {
                     self.prices.learn(|book| Failing::note(&mut book.list_failing, chain(&error), now));
                     self.listed.insert(kind, due_after(EVERY, DAILY, now));
-                    if let Some(lasted) = self.list_outage.failed() {
-                        let outage_seconds = lasted.as_secs();
+                    if let Some(outage_seconds) = self.list_outage.failed() {
                         tracing::warn!(outage_seconds, error = %chain(&error), "the Price List could not be read: On-Demand prices known before, or the built-in table, are used");
                     }
                     return;
@@ -148,8 +147,7 @@ impl Reader {
                 self.prices.learn(|book| Failing::note(&mut book.spot_failing, chain(&error), now));
                 // Soon again, and not every second.
                 self.read.extend(types.into_iter().map(|name| ((name, system), due_after(LOOK, EVERY, now))));
-                if let Some(lasted) = self.outage.failed() {
-                    let outage_seconds = lasted.as_secs();
+                if let Some(outage_seconds) = self.outage.failed() {
                     tracing::warn!(outage_seconds, error = %chain(&error), "spot prices could not be read: those known before are used");
                 }
             }

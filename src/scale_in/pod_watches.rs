@@ -114,8 +114,7 @@ impl Watches {
             // Nothing has changed since to tell that it works again.
             self.outage.recovered();
         }
-        if let Some(lasted) = self.outage.failed() {
-            let outage_seconds = lasted.as_secs();
+        if let Some(outage_seconds) = self.outage.failed() {
             tracing::warn!(node = node.as_str(), outage_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
         }
     }
@@ -124,12 +123,8 @@ impl Watches {
         // A list says nothing of the watch, which may be refused all the same.
         let is_of_the_watch = matches!(event, Event::Apply(_) | Event::Delete(_));
         let outage_took = if is_of_the_watch { self.outage.recovered() } else { None };
-        if let Some(lasted) = outage_took {
-            tracing::info!(
-                node = node.as_str(),
-                outage_seconds = lasted.as_secs(),
-                "the watch of the node's pods works again"
-            );
+        if let Some(outage_seconds) = outage_took {
+            tracing::info!(node = node.as_str(), outage_seconds, "the watch of the node's pods works again");
         }
         deliver(event, self.listing.entry(node.clone()).or_default(), &PodsOf(node, pods));
     }

@@ -130,8 +130,7 @@ impl Worker {
     /// Tells that the hook could not be looked up, if it was not, before a termination.
     fn tell_of_look_up(&mut self, unknown: Option<AwsError>) {
         let Some(error) = unknown else { return };
-        if let Some(lasted) = self.told.look_ups.failed() {
-            let outage_seconds = lasted.as_secs();
+        if let Some(outage_seconds) = self.told.look_ups.failed() {
             tracing::warn!(node = self.name.as_str(), outage_seconds, error = %chain(&error), "the lifecycle hook could not be looked up before a termination: not terminated, tried again");
         }
     }
@@ -147,8 +146,8 @@ impl Worker {
             self.told.terminations.recovered();
             return;
         };
-        if let Some(lasted) = self.told.terminations.failed() {
-            let (node, outage_seconds) = (self.name.as_str(), lasted.as_secs());
+        if let Some(outage_seconds) = self.told.terminations.failed() {
+            let node = self.name.as_str();
             tracing::warn!(node, group = group.as_str(), instance = instance.as_str(), outage_seconds, error = %chain(error), "termination failed or not confirmed: what a refresh shows decides");
         }
     }
@@ -246,8 +245,7 @@ impl Worker {
         let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
         if pause.is_none() && !matches!(error, ApiError::DryRun | ApiError::Unwanted) {
             let words = chain(error);
-            if let Some(lasted) = self.told.node_writes.failed() {
-                let outage_seconds = lasted.as_secs();
+            if let Some(outage_seconds) = self.told.node_writes.failed() {
                 tracing::warn!(node = self.name.as_str(), outage_seconds, error = %words, "the Node could not be written: tried again");
             }
             self.memory.not_written = Some(words);
@@ -259,8 +257,7 @@ impl Worker {
     }
 
     fn tell_that_writes_work(&mut self) {
-        if let Some(lasted) = self.told.node_writes.recovered() {
-            let outage_seconds = lasted.as_secs();
+        if let Some(outage_seconds) = self.told.node_writes.recovered() {
             tracing::info!(node = self.name.as_str(), outage_seconds, "the Node can be written again");
         }
     }
@@ -323,8 +320,7 @@ impl Worker {
             Ok(true) => self.memory.put_off(&Task::DaemonSet(uid), now, SOON_SEEN),
             Ok(false) => _ = self.memory.deleted_daemon_sets.insert(uid),
             Err(error) => {
-                if let Some(lasted) = self.told.daemon_sets.failed() {
-                    let outage_seconds = lasted.as_secs();
+                if let Some(outage_seconds) = self.told.daemon_sets.failed() {
                     tracing::warn!(node = self.name.as_str(), outage_seconds, error = %chain(error), "DaemonSet could not be looked up: its pods stay until it is known to be deleted");
                 }
                 self.memory.failed(&Task::DaemonSet(uid), now, None);
@@ -349,8 +345,7 @@ impl Worker {
             }
             Err(AwsError::NoActiveHook { .. }) => {}
             Err(error) => {
-                if let Some(lasted) = self.told.completions.failed() {
-                    let outage_seconds = lasted.as_secs();
+                if let Some(outage_seconds) = self.told.completions.failed() {
                     tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), outage_seconds, error = %chain(&error), "lifecycle hook not completed: tried again; after five minutes no more heartbeats are sent and the hook times out");
                 }
                 self.tell_of_timeout(hook, instance, now);

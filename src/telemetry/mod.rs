@@ -102,11 +102,12 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// Counts a failure. Returns how long the outage has lasted if a line is due: at its begin, then every five minutes.
-    pub(crate) fn failed(&mut self) -> Option<Duration> {
+    /// Counts a failure. Returns for how many seconds the outage has lasted if a line is due: at its begin, then every five
+    /// minutes.
+    pub(crate) fn failed(&mut self) -> Option<u64> {
         self.failures = self.failures.saturating_add(1);
         let lasted = self.began.get_or_insert_with(Instant::now).elapsed();
-        self.lines.allow(REMIND_EVERY).map(|_| lasted)
+        self.lines.allow(REMIND_EVERY).map(|_| lasted.as_secs())
     }
 
     /// Failures in a row.
@@ -114,9 +115,9 @@ impl Outage {
         self.failures
     }
 
-    /// Ends the outage. Returns how long it lasted; `None` if there was none.
-    pub(crate) fn recovered(&mut self) -> Option<Duration> {
-        std::mem::take(self).began.map(|began| began.elapsed())
+    /// Ends the outage. Returns for how many seconds it lasted; `None` if there was none.
+    pub(crate) fn recovered(&mut self) -> Option<u64> {
+        std::mem::take(self).began.map(|began| began.elapsed().as_secs())
     }
 }
 
@@ -271,12 +272,12 @@ mod tests {
         assert_eq!(outage.recovered(), None);
         let mut told = Vec::new();
         for _ in 0..700 {
-            told.extend(outage.failed().map(|lasted| lasted.as_secs()));
+            told.extend(outage.failed());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!((told, outage.failures()), (vec![0, 300, 600], 700));
-        assert_eq!(outage.recovered(), Some(Duration::from_secs(700)));
-        assert_eq!(outage.failed(), Some(Duration::ZERO), "another one is told at once");
+        assert_eq!(outage.recovered(), Some(700));
+        assert_eq!(outage.failed(), Some(0), "another one is told at once");
         assert_eq!(outage.failures(), 1);
     }
 }

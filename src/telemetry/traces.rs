@@ -219,13 +219,13 @@ impl Exporter {
         let mut pauses = PAUSES.into_iter();
         let outcome = loop {
             let Err(status) = self.once(batch).await else {
-                if let Some(lasted) = self.outage.recovered() {
-                    tracing::info!(outage_seconds = lasted.as_secs(), "the collector takes traces again");
+                if let Some(outage_seconds) = self.outage.recovered() {
+                    tracing::info!(outage_seconds, "the collector takes traces again");
                 }
                 break Outcome::sent;
             };
-            if let Some(lasted) = self.outage.failed() {
-                tracing::warn!(outage_seconds = lasted.as_secs(), error = %chain(&status), "the collector of --otlp-endpoint does not take traces: tried again, then dropped; drains go on");
+            if let Some(outage_seconds) = self.outage.failed() {
+                tracing::warn!(outage_seconds, error = %chain(&status), "the collector of --otlp-endpoint does not take traces: tried again, then dropped; drains go on");
             }
             match pauses.next().filter(|_| is_transient(status.code())) {
                 Some(pause) => sleep(pause).await,

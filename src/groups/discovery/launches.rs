@@ -65,9 +65,9 @@ impl Launches {
 impl Failing {
     fn tell(&mut self, group: &Group, failure: &LaunchFailure) {
         self.desired = group.asg.desired;
-        let Some(lasted) = self.outage.failed() else { return };
+        let Some(outage_seconds) = self.outage.failed() else { return };
         let LaunchFailure { code, message, out_of_resources, launches } = failure;
-        let (group, outage_seconds) = (group.asg.name.as_str(), lasted.as_secs());
+        let group = group.asg.name.as_str();
         tracing::warn!(
             group,
             code,
@@ -80,7 +80,7 @@ impl Failing {
     }
 
     fn tell_end(mut self, group: &Group) {
-        let outage_seconds = self.outage.recovered().map(|lasted| lasted.as_secs());
+        let outage_seconds = self.outage.recovered();
         let (group, desired, before) = (group.asg.name.as_str(), group.asg.desired, self.desired);
         if desired < before {
             tracing::info!(

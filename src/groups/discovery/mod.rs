@@ -150,12 +150,8 @@ impl Discovery {
             match refreshed {
                 Ok(snapshot) => {
                     let failures = outage.failures();
-                    if let Some(lasted) = outage.recovered() {
-                        tracing::info!(
-                            failures,
-                            outage_seconds = lasted.as_secs(),
-                            "Auto Scaling groups are described again"
-                        );
+                    if let Some(outage_seconds) = outage.recovered() {
+                        tracing::info!(failures, outage_seconds, "Auto Scaling groups are described again");
                     }
                     pause = next_refresh(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
@@ -171,9 +167,9 @@ impl Discovery {
                     }
                 }
                 Err(error) => {
-                    if let Some(lasted) = outage.failed() {
+                    if let Some(outage_seconds) = outage.failed() {
                         tracing::warn!(
-                            outage_seconds = lasted.as_secs(),
+                            outage_seconds,
                             error = %chain(&error),
                             "cannot describe Auto Scaling groups: using the last snapshot"
                         );

@@ -23,8 +23,7 @@ impl Trouble {
     pub(super) fn note(&mut self, what: &'static str, error: Option<&impl Error>) {
         if let Some(error) = error {
             self.failed = Some(Instant::now());
-            if let Some(lasted) = self.outage.failed() {
-                let outage_seconds = lasted.as_secs();
+            if let Some(outage_seconds) = self.outage.failed() {
                 tracing::warn!(what, outage_seconds, error = %chain(error), "look-up failed: using what was known before");
             }
         } else if self.failed.is_none_or(|failed| failed.elapsed() > WORKS_AFTER)

@@ -277,10 +277,10 @@ impl Progress {
         if self.retains_since.take_if(|since| seen >= later(*since, signed(LAG))).is_none() {
             return true;
         }
-        if let Some(lasted) = self.retention.failed(now) {
+        if let Some(outage_seconds) = self.retention.failed(now) {
             tracing::warn!(
                 group = name,
-                outage_seconds = lasted.as_secs(),
+                outage_seconds,
                 "AWS accepted that the group keeps instances whose lifecycle hook times out, but does not show it: \
                  they are taken to be terminated then"
             );
@@ -333,16 +333,16 @@ impl Progress {
 
 impl Attempts {
     /// Puts the next call off after one without effect. Returns how long that has been so, if that is to be told.
-    fn failed(&mut self, now: Timestamp) -> Option<Duration> {
-        let lasted = self.outage.failed();
+    fn failed(&mut self, now: Timestamp) -> Option<u64> {
+        let outage_seconds = self.outage.failed();
         self.pause(now, backoff(self.outage.failures(), FIRST_RETRY, LONGEST_RETRY));
-        lasted
+        outage_seconds
     }
 
     /// Notes that AWS refuses a call, or does not answer, and says so.
     fn refused(&mut self, group: &GroupName, step: &Step, error: &AwsError, now: Timestamp) {
-        let Some(lasted) = self.failed(now) else { return };
-        let (group, outage_seconds, error) = (group.as_str(), lasted.as_secs(), chain(error));
+        let Some(outage_seconds) = self.failed(now) else { return };
+        let (group, error) = (group.as_str(), chain(error));
         match step {
             Step::Retain => tracing::warn!(
                 group,

@@ -317,10 +317,10 @@ impl Protection {
     fn note_tagging(&self, error: Option<&AwsError>) {
         let mut outage = self.untagged.lock();
         if let Some(error) = error {
-            if let Some(lasted) = outage.failed() {
+            if let Some(outage_seconds) = outage.failed() {
                 tracing::warn!(
                     tag = PROTECTION_TAG,
-                    outage_seconds = lasted.as_secs(),
+                    outage_seconds,
                     error = %chain(error),
                     "cannot tag instances while they are protected from scale-in: if ebbtide is killed now, they stay \
                      protected"
@@ -352,8 +352,7 @@ impl Protection {
         match self.try_to_release(group, &pending).await {
             Ok(Released::All) => self.pending.remove(group),
             Ok(released) => self.pending.check_again(group, |pending| {
-                if let Some(lasted) = pending.outage.recovered() {
-                    let outage_seconds = lasted.as_secs();
+                if let Some(outage_seconds) = pending.outage.recovered() {
                     tracing::info!(
                         group = group.as_str(),
                         outage_seconds,
@@ -367,12 +366,12 @@ impl Protection {
                 }
             }),
             Err(error) => self.pending.check_again(group, |pending| {
-                if let Some(lasted) = pending.outage.failed() {
+                if let Some(outage_seconds) = pending.outage.failed() {
                     tracing::warn!(
                         group = group.as_str(),
                         instances = pending.instances.len(),
                         first = ?pending.instances.iter().take(FIRST).collect::<Vec<_>>(),
-                        outage_seconds = lasted.as_secs(),
+                        outage_seconds,
                         error = %chain(&error),
                         "cannot take scale-in protection off"
                     );

@@ -53,10 +53,10 @@ pub(super) async fn take_over(
                 SEARCH_EVERY
             }
             Err(error) => {
-                if let Some(lasted) = outage.failed() {
+                if let Some(outage_seconds) = outage.failed() {
                     tracing::warn!(
                         tag = PROTECTION_TAG,
-                        outage_seconds = lasted.as_secs(),
+                        outage_seconds,
                         error = %chain(&error),
                         "cannot read tags: instances that an earlier run protected from scale-in stay protected"
                     );

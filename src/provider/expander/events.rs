@@ -35,8 +35,7 @@ pub async fn publish(
             }
             Ok(()) | Err(ApiError::DryRun) => {}
             Err(error) => {
-                if let Some(lasted) = outage.failed() {
-                    let outage_seconds = lasted.as_secs();
+                if let Some(outage_seconds) = outage.failed() {
                     tracing::warn!(outage_seconds, error = %chain(&error), "choices of the expander cannot be published as Events: the log has them all the same");
                 }
             }

@@ -168,8 +168,7 @@ impl Failing {
         let Some(error) = error else {
             let lasted = self.steps.remove(instance).and_then(|mut outage| outage.recovered());
             // That one is terminated is told anyway.
-            if let Some(lasted) = lasted.filter(|_| !is_termination) {
-                let outage_seconds = lasted.as_secs();
+            if let Some(outage_seconds) = lasted.filter(|_| !is_termination) {
                 tracing::info!(
                     group,
                     instance = name,
@@ -179,8 +178,8 @@ impl Failing {
             }
             return;
         };
-        let Some(lasted) = self.steps.entry(instance.clone()).or_default().failed() else { return };
-        let (outage_seconds, again_seconds) = (lasted.as_secs(), pause.as_secs());
+        let Some(outage_seconds) = self.steps.entry(instance.clone()).or_default().failed() else { return };
+        let again_seconds = pause.as_secs();
         if is_termination {
             tracing::warn!(group, instance = name, outage_seconds, again_seconds, error = %chain(error), "termination of a retained instance failed, and is tried again");
         } else {
@@ -191,8 +190,9 @@ impl Failing {
     fn tell_question(&mut self, group: &GroupName, instances: usize, error: Option<&AwsError>) {
         let name = group.as_str();
         let Some(error) = error else {
-            if let Some(lasted) = self.questions.remove(group).and_then(|mut outage| outage.recovered()) {
-                let outage_seconds = lasted.as_secs();
+            if let Some(outage_seconds) =
+                self.questions.remove(group).and_then(|mut outage| outage.recovered())
+            {
                 tracing::info!(
                     group = name,
                     outage_seconds,
@@ -201,8 +201,7 @@ impl Failing {
             }
             return;
         };
-        if let Some(lasted) = self.questions.entry(group.clone()).or_default().failed() {
-            let outage_seconds = lasted.as_secs();
+        if let Some(outage_seconds) = self.questions.entry(group.clone()).or_default().failed() {
             tracing::warn!(group = name, instances, outage_seconds, error = %chain(error), "AWS does not say since when instances of the group are held, and is asked again");
         }
     }

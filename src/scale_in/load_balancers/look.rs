@@ -38,11 +38,8 @@ pub(in crate::scale_in) async fn run(shared: Arc<Shared>) -> Infallible {
         let _ = wanted.wait_for(|wanted| !wanted.is_empty()).await;
         let pause = match look.again(&shared).await {
             Ok(seen) => {
-                if let Some(lasted) = outage.recovered() {
-                    tracing::info!(
-                        outage_seconds = lasted.as_secs(),
-                        "AWS says again which instances load balancers reach"
-                    );
+                if let Some(outage_seconds) = outage.recovered() {
+                    tracing::info!(outage_seconds, "AWS says again which instances load balancers reach");
                 }
                 shared.load_balancers.publish(seen);
                 LOOK_EVERY
@@ -56,8 +53,7 @@ pub(in crate::scale_in) async fn run(shared: Arc<Shared>) -> Infallible {
 /// Notes a failed look. Returns how long to wait before another.
 fn failed(shared: &Shared, error: &AwsError, outage: &mut Outage) -> Duration {
     let is_denied = matches!(error, AwsError::Denied { .. });
-    if let Some(lasted) = outage.failed() {
-        let outage_seconds = lasted.as_secs();
+    if let Some(outage_seconds) = outage.failed() {
         if is_denied {
             tracing::warn!(outage_seconds, error = %chain(error), "AWS denies reading which instances load balancers reach (deploy/aws/iam/load-balancers.json): no instance waits for them");
         } else {

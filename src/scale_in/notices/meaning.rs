@@ -71,13 +71,11 @@ pub(super) fn meaning(
     // AWS's clock may be ahead of ours.
     let at = at.min(now);
     let until = lapses(news, at);
+    let expected = |cause, treatment| Expected { cause, ends_at: None, treatment, told_at: at, until };
+    // One that lives after its end was spared, or our clock is wrong: drained, and not cut short.
     let drained_by = |cause, ends_at: Timestamp| Expected {
-        cause,
-        // One that lives after its end was spared, or our clock is wrong: drained, and not cut short.
         ends_at: Some(ends_at).filter(|ends_at| *ends_at > now),
-        treatment: Treatment::Drain,
-        told_at: at,
-        until,
+        ..expected(cause, Treatment::Drain)
     };
     let expected = match news {
         News::LifecycleAction { hook, .. } => {
@@ -89,34 +87,15 @@ pub(super) fn meaning(
         News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
         // The group launches a replacement first, and then holds this one. Without a hook it just ends it.
         News::RebalanceRecommendation if group.rebalances_capacity && is_held(hook) => return None,
-        News::RebalanceRecommendation => Expected {
-            cause: Cause::RebalanceRecommendation,
-            ends_at: None,
-            treatment: settings.on_rebalance,
-            told_at: at,
-            until,
-        },
-        News::ScheduledEvent { is_over: true, .. } => Expected {
-            cause: Cause::ScheduledEvent,
-            ends_at: None,
-            treatment: Treatment::Nothing,
-            told_at: at,
-            until: later(now, UNSHOWN),
-        },
+        News::RebalanceRecommendation => expected(Cause::RebalanceRecommendation, settings.on_rebalance),
+        News::ScheduledEvent { is_over: true, .. } => {
+            Expected { until: later(now, UNSHOWN), ..expected(Cause::ScheduledEvent, Treatment::Nothing) }
+        }
         News::ScheduledEvent { starts, .. } => Expected {
-            cause: Cause::ScheduledEvent,
             ends_at: starts.filter(|at| *at > now && settings.on_scheduled_event == Treatment::Drain),
-            treatment: settings.on_scheduled_event,
-            told_at: at,
-            until,
+            ..expected(Cause::ScheduledEvent, settings.on_scheduled_event)
         },
-        News::StateChange => Expected {
-            cause: Cause::StateChange,
-            ends_at: None,
-            treatment: Treatment::Drain,
-            told_at: at,
-            until,
-        },
+        News::StateChange => expected(Cause::StateChange, Treatment::Drain),
     };
     let is_call_off = matches!(news, News::ScheduledEvent { is_over: true, .. });
     let counts = expected.until > now && (is_call_off || expected.treatment != Treatment::Nothing);

@@ -62,13 +62,13 @@ impl Outages {
 fn tell(outage: &mut Outage, queue: &str, failed: Option<&AwsError>, fails: &str, works: &str) {
     match failed {
         Some(error) => {
-            if let Some(lasted) = outage.failed() {
-                tracing::warn!(queue, outage_seconds = lasted.as_secs(), error = %chain(error), "{fails}");
+            if let Some(outage_seconds) = outage.failed() {
+                tracing::warn!(queue, outage_seconds, error = %chain(error), "{fails}");
             }
         }
         None => {
-            if let Some(lasted) = outage.recovered() {
-                tracing::info!(queue, outage_seconds = lasted.as_secs(), "{works}");
+            if let Some(outage_seconds) = outage.recovered() {
+                tracing::info!(queue, outage_seconds, "{works}");
             }
         }
     }

@@ -143,11 +143,11 @@ struct Trouble<'a> {
 
 impl Trouble<'_> {
     async fn pause(&mut self, verb: &'static str, error: &ApiError) {
-        if let Some(lasted) = self.outage.failed() {
+        if let Some(outage_seconds) = self.outage.failed() {
             tracing::warn!(
                 config_map = self.config_map,
                 verb,
-                outage_seconds = lasted.as_secs(),
+                outage_seconds,
                 error = %chain(error),
                 "cannot keep learned template data in the ConfigMap"
             );
@@ -156,8 +156,7 @@ impl Trouble<'_> {
     }
 
     fn ended(&mut self) {
-        if let Some(lasted) = self.outage.recovered() {
-            let outage_seconds = lasted.as_secs();
+        if let Some(outage_seconds) = self.outage.recovered() {
             tracing::info!(
                 config_map = self.config_map,
                 outage_seconds,
