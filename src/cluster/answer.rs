@@ -301,7 +301,9 @@ mod tests {
         let not_there = status(
             r#"{"kind":"Status","status":"Failure","message":"pods \"web-1\" not found","reason":"NotFound","details":{"name":"web-1","kind":"pods"},"code":404}"#,
         );
-        let two = status(r#"{"kind":"Status","status":"Failure","message":"two budgets","code":500}"#);
+        let two = status(
+            r#"{"kind":"Status","status":"Failure","message":"This pod has more than one PodDisruptionBudget","code":500}"#,
+        );
         let busy = status(
             r#"{"kind":"Status","status":"Failure","message":"later","code":429,"details":{"retryAfterSeconds":7}}"#,
         );
@@ -328,7 +330,7 @@ mod tests {
             (429, Some(SignedDuration::MIN), None, busy_for(seconds(1))),
             (429, None, Some(&busy), Answer::Busy(seconds(7), "later".into())),
             (429, None, None, busy_for(seconds(1))),
-            (500, None, Some(&two), Answer::Unclear("two budgets".into())),
+            (500, None, Some(&two), Answer::Unclear("This pod has more than one PodDisruptionBudget".into())),
             (502, None, None, Answer::Unclear("HTTP 502".into())),
         ];
         for (code, retry_after, status, answer) in table {

@@ -192,7 +192,7 @@ impl Election {
                     // Otherwise the API server is at fault, or the token, not the installation.
                     let fix = error.is_forbidden().then_some("deploy/base/rbac.yaml grants the rights to it");
                     let then =
-                        if leads { "leads for ten seconds more at most" } else { "cannot lead until it can" };
+                        if leads { "leads for ten seconds more at most" } else { "cannot lead meanwhile" };
                     tracing::warn!(lease, fix, error = %chain(&error), "the Lease cannot be read or written: this process {then}");
                 }
                 if std::mem::replace(&mut self.led, leads) && !leads {

@@ -33,6 +33,11 @@ const UNANSWERED: SignedDuration = SignedDuration::from_secs(10);
 /// At most this many reasons for refused evictions are announced per node within five minutes: a webhook may give a new one each time.
 const REASONS: usize = 3;
 
+/// What the API server says of a pod that several budgets cover.
+///
+/// Source: [`eviction.go`](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go).
+pub(super) const SEVERAL_BUDGETS: &str = "more than one PodDisruptionBudget";
+
 /// A pod of the node with its class.
 type Classified<'a> = (&'a PodView, Class);
 
@@ -365,11 +370,10 @@ pub(super) fn refused(s: &Situation<'_>, pod: &PodView) -> Option<WaitReason> {
         Obstacle::Busy => asked.is_put_off_for_ever(),
         Obstacle::Other => true,
     };
-    is_told.then(|| match &refusal.budgets[..] {
-        several @ [_, _, ..] if refusal.by == Obstacle::Other => {
-            WaitReason::Budgets(several.iter().map(|budget| budget.name.clone()).collect())
-        }
-        _ => WaitReason::Refused(refusal.text.clone()),
+    let names = || refusal.budgets.iter().map(|budget| budget.name.clone()).collect();
+    let is_for_several = refusal.text.contains(SEVERAL_BUDGETS) && !refusal.budgets.is_empty();
+    is_told.then(|| {
+        if is_for_several { WaitReason::Budgets(names()) } else { WaitReason::Refused(refusal.text.clone()) }
     })
 }
 

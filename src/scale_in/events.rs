@@ -316,7 +316,7 @@ pub(super) const REFUSED: &str = "refused ";
 /// The API server refuses to evict a pod in these words, and no budget is the reason.
 pub(super) fn eviction_refused(reason: &str, pod: &PodName, words: &str) -> ScaleInEvent {
     let note = format!(
-        "pod {} cannot be evicted yet (tried again); the API server says {}",
+        "pod {} cannot be evicted or deleted yet (tried again); the API server says {}",
         cut_pod(pod),
         quoted(words, WORDS)
     );
@@ -326,7 +326,7 @@ pub(super) fn eviction_refused(reason: &str, pod: &PodName, words: &str) -> Scal
 /// The same of several pods for one reason; these are its words about the first.
 pub(super) fn evictions_refused(reason: &str, refused: &[&PodName], words: &str) -> ScaleInEvent {
     let note = format!(
-        "{} cannot be evicted yet (tried again): {}; the API server says {}",
+        "{} cannot be evicted or deleted yet (tried again): {}; the API server says {}",
         pods(refused.len(), "pod"),
         list_in(NAMES, refused.iter().map(ToString::to_string)),
         quoted(words, WORDS)
@@ -521,15 +521,20 @@ pub(super) fn hook_over(hook: Option<&str>, group: &str, instance: &str, phase: 
     warning(Reason::HookOver, "hook over", note)
 }
 
-/// The Node has gone with these workloads on it.
-pub(super) fn node_lost(instance: &str, phase: Phase, left: &[PodName]) -> ScaleInEvent {
-    let names = list(left.iter().map(ToString::to_string));
+/// The Node has gone with these workloads on it; `None`: they were not listed.
+pub(super) fn node_lost(instance: &str, phase: Phase, left: Option<&[PodName]>) -> ScaleInEvent {
+    let on_it = match left {
+        None => "what was on it is not known".to_owned(),
+        Some([]) => "no workload pod was on it".to_owned(),
+        Some(left) => {
+            let names = list(left.iter().map(ToString::to_string));
+            format!("on it: {}, {names}", pods(left.len(), "workload pod"))
+        }
+    };
     let note = format!(
-        "the Node has gone in phase {phase}, before instance {} was released: the machine has ended, or somebody has deleted the Node. On it: \
-         {}{}{names}",
-        id(instance),
-        pods(left.len(), "workload pod"),
-        if left.is_empty() { "" } else { ", " }
+        "the Node has gone in phase {phase}, before instance {} was released: the machine has ended, or somebody has deleted the Node; \
+         {on_it}",
+        id(instance)
     );
     warning(Reason::NodeLost, "node lost", note)
 }

@@ -15,8 +15,8 @@ use crate::k8s::{GroupName, InstanceId};
 #[derive(Debug, Default)]
 pub struct Holds {
     known: watch::Sender<BTreeMap<InstanceId, Span>>,
-    /// Since when a hook of ours holds instances by messages, and until when that counts.
-    announced: watch::Sender<BTreeMap<InstanceId, (Timestamp, Timestamp)>>,
+    /// What messages say of instances that our hook holds.
+    messages: watch::Sender<BTreeMap<InstanceId, ToldHeld>>,
     /// Until when the pods of a Node that is gone need its instance.
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
     /// When AWS accepted the completion of our hook, a moment ago.
@@ -25,6 +25,15 @@ pub struct Holds {
     denied: Mutex<BTreeMap<GroupName, Timestamp>>,
     /// Since when this process has seen that the node of an instance is being released.
     releasing: Mutex<BTreeMap<InstanceId, Timestamp>>,
+}
+
+/// What a message says of an instance that our hook holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToldHeld {
+    /// Since when.
+    pub(super) since: Timestamp,
+    /// Until when that counts.
+    pub(super) until: Timestamp,
 }
 
 /// How long AWS holds an instance.
@@ -56,30 +65,24 @@ impl Holds {
         self.known.subscribe()
     }
 
-    /// Notes that a message says that our hook holds the instance since then. That counts until `until`.
-    pub(super) fn note_announced(
-        &self,
-        instance: &InstanceId,
-        since: Timestamp,
-        until: Timestamp,
-        now: Timestamp,
-    ) {
-        self.announced.send_modify(|announced| {
-            announced.retain(|_, (_, until)| *until > now);
-            announced.insert(instance.clone(), (since, until));
+    /// Notes that a message says that our hook holds an instance.
+    pub(super) fn note_told_held(&self, instance: &InstanceId, told: ToldHeld, now: Timestamp) {
+        self.messages.send_modify(|messages| {
+            messages.retain(|_, told| told.until > now);
+            messages.insert(instance.clone(), told);
         });
     }
 
-    /// Since when our hook holds instances by messages.
-    pub(super) fn announced_by(&self, now: Timestamp) -> Vec<(InstanceId, Timestamp)> {
-        let announced = self.announced.borrow();
-        let counts = announced.iter().filter(|(_, (_, until))| *until > now);
-        counts.map(|(instance, (since, _))| (instance.clone(), *since)).collect()
+    /// Since when our hook holds instances, by messages.
+    pub(super) fn told_held(&self, now: Timestamp) -> Vec<(InstanceId, Timestamp)> {
+        let messages = self.messages.borrow();
+        let counts = messages.iter().filter(|(_, told)| told.until > now);
+        counts.map(|(instance, told)| (instance.clone(), told.since)).collect()
     }
 
     /// Changes when a message says that our hook holds an instance.
-    pub(super) fn announced(&self) -> watch::Receiver<BTreeMap<InstanceId, (Timestamp, Timestamp)>> {
-        self.announced.subscribe()
+    pub(super) fn messages(&self) -> watch::Receiver<BTreeMap<InstanceId, ToldHeld>> {
+        self.messages.subscribe()
     }
 
     /// Notes that an instance's Node is gone and its pods need the instance until `until`.
@@ -211,7 +214,8 @@ fn began(
     let earliest = later(seen, -signed(LONGEST_HOLD));
     let recent = &activities[..activities.partition_point(|activity| activity.started >= earliest)];
     let has_older = recent.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
-    let oldest = recent.last().filter(|_| has_older);
+    let is_launched_since = || recent.iter().any(|activity| is_launch(activity) && activity.names(instance));
+    let oldest = recent.last().filter(|_| has_older && !is_launched_since());
     let known = holding(recent, instance).or(oldest);
     known.map(|activity| activity.started.min(seen))
 }
@@ -222,12 +226,16 @@ fn holding<'a>(activities: &'a [Activity], instance: &InstanceId) -> Option<&'a 
     let mut of_now = activities
         .iter()
         .filter(|activity| activity.names(instance))
-        .take_while(|activity| !activity.description.starts_with("Launching"));
+        .take_while(|activity| !is_launch(activity));
     of_now.find(|activity| match activity.status.as_str() {
         "Failed" | "Cancelled" => false,
         "Successful" => activity.description.starts_with("Terminating"),
         _ => true,
     })
+}
+
+fn is_launch(activity: &Activity) -> bool {
+    activity.description.starts_with("Launching")
 }
 
 #[cfg(test)]
@@ -308,6 +316,8 @@ mod tests {
         assert_eq!(began(&all, &"i-3".into(), held, at(100)), None, "AWS does not tell of this one yet");
         let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(9_000 - n, "Launching")).collect();
         assert_eq!(began(&many, &"i-3".into(), held, at(9_100)), Some(at(4_001)), "longer ago than is read");
+        let launched = [vec![activity(9_050, "Launching a new EC2 instance: i-3")], many].concat();
+        assert_eq!(began(&launched, &"i-3".into(), held, at(9_100)), None, "it is younger than the list");
         let long_after = at(80 + signed(LONGEST_HOLD).as_secs());
         assert_eq!(began(&all, &"i-1".into(), held, long_after), None, "no hold lasts that long");
         assert_eq!(began(&[], &"i-1".into(), held, at(100)), None);

@@ -160,16 +160,14 @@ impl Memory {
 
     /// Notes where the instance is.
     pub fn note_membership(&mut self, instance: &Membership) {
-        self.was_seen_out |= matches!(
-            instance,
-            Membership::In { lifecycle, .. } if lifecycle.is_terminating() || lifecycle.is_warm()
-        );
+        let is_taken_out = |lifecycle: &Lifecycle| lifecycle.is_terminating() || lifecycle.is_warm();
+        self.was_seen_out |= matches!(instance, Membership::In { lifecycle, .. } if is_taken_out(lifecycle));
         // What was refused in one way of release says nothing of another.
         self.refused_by_aws.take_if(|(task, _)| match instance {
             Membership::Unknown => false,
             Membership::In { lifecycle, .. } => {
-                let is_taken_out = lifecycle.is_terminating() || lifecycle.is_warm();
-                if *task == Task::Terminate { is_taken_out } else { !is_taken_out && !lifecycle.is_held() }
+                let is_out = is_taken_out(lifecycle);
+                if *task == Task::Terminate { is_out } else { !is_out && !lifecycle.is_held() }
             }
             Membership::Elsewhere { .. } => true,
         });

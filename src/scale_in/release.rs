@@ -41,7 +41,7 @@ pub(super) const SENT_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 /// minutes of its time stamp.
 const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 
-/// A termination that descriptions have not shown for this long publishes an Event.
+/// A termination that a description this much younger does not show publishes an Event.
 const UNSHOWN: SignedDuration = SignedDuration::from_secs(30);
 
 /// A phase that has gone on for this long without a list of the node's pods publishes an Event. A list takes seconds.
@@ -509,7 +509,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     if let Some(at) = told_at(s, record) {
         let settled = settled_at(s, at, record.release != Release::TerminateAndDecrement);
         if seen < settled {
-            announce_untold(s, record, at, settled, plan);
+            announce_unshown(s, record, at, settled, plan);
             refresh_after(s, settled, plan);
             return false;
         }
@@ -524,12 +524,13 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     }
 }
 
-/// Announces, after a while, that AWS does not show what it was told to do at `at`: the call may have been lost.
-fn announce_untold(s: &Situation<'_>, record: &Record, at: Timestamp, settled: Timestamp, plan: &mut Plan) {
-    let slow = later(at, UNSHOWN);
-    if slow > s.now {
-        plan.wake(slow);
-    } else {
+/// Announces that a description (`seen`) that is so much younger than a termination sent at `at` does not show it: the call may have been
+/// lost.
+fn announce_unshown(s: &Situation<'_>, record: &Record, at: Timestamp, settled: Timestamp, plan: &mut Plan) {
+    let Membership::In { seen, .. } = &s.instance else { return };
+    let is_sent = !s.memory.tries(&Task::Terminate).in_flight;
+    // Where the size stays, another one does no harm and is sent soon.
+    if is_sent && *seen >= later(at, UNSHOWN) && record.release == Release::TerminateAndDecrement {
         s.announce(plan, events::termination_unshown(&record.instance, s.theirs(at), s.theirs(settled)));
     }
 }

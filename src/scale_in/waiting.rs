@@ -32,8 +32,6 @@ pub enum WaitReason {
         words: String,
     },
     /// Several budgets cover it, `namespace/name` each, and the API server evicts no such pod.
-    ///
-    /// Source: [`eviction.go`](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go).
     Budgets(Vec<String>),
     /// Asked not to be disturbed.
     Patient,

@@ -40,7 +40,7 @@ use super::trace;
 use super::waiting::Progress;
 use super::{events, operator_queue};
 use crate::clock::later;
-use crate::cluster::{CHANGED_WITHIN, NodeView, PodView, Seen, may_have_room};
+use crate::cluster::{CHANGED_WITHIN, NodeView, PodName, PodView, Seen, may_have_room};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -391,16 +391,22 @@ impl Worker {
         let is_lost = self.note_course(None, None) == Some(Ending::Lost);
         let last = self.shared.history.last(&self.name).filter(|_| is_lost);
         if let (Some(node), Some(last)) = (self.last.clone(), last) {
-            let pods = self.pods.by_uid.borrow();
-            let left = pods.values().filter(|pod| pod.daemon.is_none() && !pod.mirror && !pod.finished);
-            let left: Vec<_> = left.map(|pod| pod.name.clone()).collect();
-            drop(pods);
+            let is_listed = self.pods.listed.borrow().contains(&self.name);
+            let left = is_listed.then(|| self.workloads_left());
             let record = &last.course.record;
-            let event = events::node_lost(&record.instance, record.phase, &left);
+            let event = events::node_lost(&record.instance, record.phase, left.as_deref());
             self.start(&node, Action::Announce(event));
         }
         self.shared.waits_no_more(&self.name);
         *self.gone.insert(now)
+    }
+
+    /// The workloads on the Node itself, and on no twin of it.
+    fn workloads_left(&self) -> Vec<PodName> {
+        let pods = self.pods.by_uid.borrow();
+        let is_left =
+            |pod: &&PodView| pod.node == self.name && pod.daemon.is_none() && !pod.mirror && !pod.finished;
+        pods.values().filter(is_left).map(|pod| pod.name.clone()).collect()
     }
 
     /// Notes for people and metrics what the plan says of the scale-in, and starts its actions.

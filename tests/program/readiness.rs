@@ -145,7 +145,7 @@ async fn that_nothing_is_drained_for_want_of_the_lease_is_said_only_by_whoever_h
     drop(leader);
     let _next = Program::start(&world, config());
     pass(60).await;
-    assert_eq!((told("cannot lead until it can"), told("leads no more")), (1, 1), "{}", log.text());
+    assert_eq!((told("cannot lead meanwhile"), told("leads no more")), (1, 1), "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

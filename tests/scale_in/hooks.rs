@@ -164,8 +164,8 @@ async fn what_was_held_before_a_restart_is_held_on_while_aws_says_nothing_at_all
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_of_thirty_seconds_holds_though_a_description_goes_back_to_before_the_hold() {
-    for back in [30, 60, 90] {
-        let scene = Scene::with(held_group(2, 30)).await;
+    for (back, is_killed) in [(30, false), (60, false), (90, false), (90, true)] {
+        let mut scene = Scene::with(held_group(2, 30)).await;
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).grace(600).exits_after(200)]).await;
         scene.pass_some(seconds(100)).await;
@@ -173,8 +173,11 @@ async fn a_hook_of_thirty_seconds_holds_though_a_description_goes_back_to_before
         scene.until(|w| is_asked(w, "web")).await;
         let described = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(seconds(60));
         scene.world.aws.trouble(described, Trouble::Stale(seconds(back)));
+        if is_killed {
+            scene.kill().await;
+        }
         scene.until_gone(&machine).await;
-        assert!(!a_hook_timed_out(&scene.world));
+        assert!(!a_hook_timed_out(&scene.world), "{back} s, killed: {is_killed}");
         scene.assert_left_well(&machine);
     }
 }

@@ -84,6 +84,20 @@ async fn what_a_message_says_a_hook_of_thirty_seconds_holds_is_held_until_a_desc
     scene.assert_left_well(&machine);
 }
 
+/// For longer than the message counts.
+#[tokio::test(start_paused = true)]
+async fn what_a_message_says_our_hook_holds_is_held_for_as_long_as_aws_takes_heartbeats_and_describes_nothing()
+ {
+    let (scene, _) = quick_scene_of(held_group(3, 30), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(100).exits_after(90)]).await;
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(900));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    assert!(!a_hook_timed_out(&scene.world));
+    scene.assert_left_well(&machine);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lifecycle_action_is_followed_by_the_first_eviction_at_once() {
     let (scene, queue) = quick_scene_of(held_group(3, 300), config()).await;

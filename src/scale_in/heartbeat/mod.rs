@@ -1,7 +1,8 @@
 //! Heartbeats for instances that a lifecycle hook of ours holds in Terminating:Wait (or another :Wait state with a
 //! terminating hook), each at two fifths to half of the hook's time-out.
 //!
-//! Works from AWS alone: it goes on while the API server is down and before a restarted program has seen a Node. If an instance has no
+//! Works from what AWS describes: it goes on while the API server is down and before a restarted program has seen a Node. Where descriptions
+//! are missing or late, the records of Nodes, messages and heartbeats that AWS takes say what is held. If an instance has no
 //! Node, its hook is completed once nothing runs on it any more ([`nodeless`]); if its group retains it, it is terminated then, as nobody
 //! else would end it. This module also finds out since when each instance is held ([`held_since`](super::held_since)), from which deadlines
 //! count, whatever the record says, and when a hold ends because AWS accepts no heartbeats.
@@ -19,7 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
 use self::held::{
-    Done, Fate, Held, Newcomers, Step, Told, UNSEEN_AFTER, hear, interval, observe, presume, questions_due,
+    Done, Fate, Held, Newcomers, Said, Step, UNSEEN_AFTER, hear, interval, observe, presume, questions_due,
 };
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
@@ -74,7 +75,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
     let mut groups = shared.groups.versions();
     let mut hooks = shared.hooks.versions();
-    let mut announced = shared.holds.announced();
+    let mut messages = shared.holds.messages();
     let mut leadership = shared.leadership.changes();
     let mut before: Option<Arc<Snapshot>> = None;
     let mut joined = Joined::default();
@@ -89,8 +90,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 shared.metrics.keep_groups(|group| snapshot.knows(group));
             }
             let lasts = |group: &GroupName| shared.hooks.last_seen(group).map(|hook| hook.heartbeat_timeout);
-            let told = told(&shared, now);
-            let unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, lasts, &told, now);
+            let said = said(&shared, now);
+            let unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, lasts, &said, now);
             failing.forget_all_but(&held);
             before = Some(snapshot);
             unseen_from
@@ -120,7 +121,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 }
             }
             Ok(()) = groups.changed() => {}
-            Ok(()) = announced.changed() => {}
+            Ok(()) = messages.changed() => {}
             Ok(()) = hooks.changed() => keep_pace(&shared, &mut held),
             Ok(()) = leadership.changed() => {}
             () = shared.clock.sleep_until_some(next) => {}
@@ -395,25 +396,36 @@ fn noted_timeout(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
     records.filter(|record| record.instance == *instance).filter_map(Record::heartbeat_timeout).min()
 }
 
-/// What says that AWS ends instances: the records of their Nodes, as it was told to, and messages that hooks hold them.
-fn told(shared: &Shared, now: Timestamp) -> BTreeMap<InstanceId, Told> {
+/// What a record says of how AWS ends or holds its instance: that it was told to, or that our hook is to be completed.
+fn said_by(record: &Record, ahead: SignedDuration) -> Option<Said> {
+    let told = record.told_at().map(|at| later(at, -ahead));
+    match told {
+        Some(_) => Some(Said { since: told, held_after: UNSEEN_AFTER }),
+        None if record.release == Release::CompleteHook => {
+            Some(Said { since: None, held_after: Duration::ZERO })
+        }
+        None => None,
+    }
+}
+
+/// What says that AWS ends or holds instances: the records of their Nodes, and messages.
+fn said(shared: &Shared, now: Timestamp) -> BTreeMap<InstanceId, Said> {
     let ahead = shared.clock.cluster_ahead();
-    let told = |node: &NodeView| {
+    let on_record = |node: &NodeView| {
         let record = node.scale_in()?;
-        let at = later(record.told_at()?, -ahead);
-        Some((record.instance.clone(), Told { at, held_after: UNSEEN_AFTER }))
+        Some((record.instance.clone(), said_by(record, ahead)?))
     };
-    let mut all: BTreeMap<_, _> = shared.nodes.marked().iter().filter_map(|node| told(node)).collect();
-    let held = |(instance, at)| (instance, Told { at, held_after: Duration::ZERO });
-    all.extend(shared.holds.announced_by(now).into_iter().map(held));
+    let mut all: BTreeMap<_, _> = shared.nodes.marked().iter().filter_map(|node| on_record(node)).collect();
+    let held = |(instance, since)| (instance, Said { since: Some(since), held_after: Duration::ZERO });
+    all.extend(shared.holds.told_held(now).into_iter().map(held));
     all
 }
 
-/// Holds what the records of Nodes say AWS holds, or was told to end. A restarted process knows no more while AWS describes no groups.
+/// Holds what the records of Nodes say AWS ends or holds. A restarted process knows no more while AWS describes no groups.
 fn presume_by_records(shared: &Shared, held: &mut BTreeMap<InstanceId, Held>, now: Timestamp) {
     for node in shared.nodes.marked() {
-        let Some(record) = node.scale_in() else { continue };
-        if record.release == Release::CompleteHook || record.told_at().is_some() {
+        let said = node.scale_in().filter(|record| said_by(record, SignedDuration::ZERO).is_some());
+        if let Some(record) = said {
             presume(held, &record.instance, &record.group, now);
         }
     }

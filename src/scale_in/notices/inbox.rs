@@ -25,6 +25,7 @@ use crate::groups::Snapshot;
 use crate::groups::hooks::HookState;
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::context::{Shared, primary};
+use crate::scale_in::held_since::ToldHeld;
 use crate::scale_in::metrics::Handled;
 use crate::scale_in::operator_queue::size;
 use crate::scale_in::record::Cause;
@@ -461,7 +462,8 @@ impl Inbox {
         match meaning {
             Meaning::Held { hook, since, until } => {
                 if hook == self.shared.hooks.name() {
-                    self.shared.holds.note_announced(instance, *since, *until, now);
+                    let told = ToldHeld { since: *since, until: *until };
+                    self.shared.holds.note_told_held(instance, told, now);
                 }
                 let reads = Reads { due: now, count: 0, in_flight: false };
                 self.reads.entry(group.clone()).or_insert(reads).due = now;

@@ -14,6 +14,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::{GroupName, names};
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::deadline::OurLimit;
+use crate::scale_in::drain::SEVERAL_BUDGETS;
 use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::held_since::Span;
 use crate::scale_in::load_balancers::Targets;
@@ -333,7 +334,7 @@ impl<'a> Model<'a> {
         let names: Vec<String> = budgets.iter().map(|budget| budget.name.clone()).collect();
         let refusal = self.refusal(&names).map(|why| match why {
             WaitReason::Budgets(_) => {
-                Answer::Unclear(format!("several disruption budgets, refused for good: {}", names.join(", ")))
+                Answer::Unclear(format!("{SEVERAL_BUDGETS}, refused for good: {}", names.join(", ")))
             }
             _ => Answer::Blocked(format!("disruption budget {} has no room", names.join(", "))),
         });

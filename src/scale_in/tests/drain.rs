@@ -394,7 +394,7 @@ fn what_the_api_server_refuses_for_another_reason_is_said_in_its_words() {
     scene.answered("web", Answer::Unclear("no".into()));
     let plan = scene.plan();
     assert_eq!(plan.waiting[0].why, WaitReason::Refused("no".into()));
-    let told = "pod default/web cannot be evicted yet (tried again); the API server says \"no\"";
+    let told = "pod default/web cannot be evicted or deleted yet (tried again); the API server says \"no\"";
     assert_eq!(refusals(&plan), [told]);
     scene.now = at(956);
     let plan = scene.plan();
@@ -436,7 +436,7 @@ fn pods_that_the_api_server_refuses_for_one_reason_are_told_of_together() {
     let mut scene = thirty_refused(words);
     let told = refusals(&scene.plan());
     let [note] = &told[..] else { panic!("{told:?}") };
-    assert!(note.starts_with("30 pods cannot be evicted yet (tried again): "), "{note}");
+    assert!(note.starts_with("30 pods cannot be evicted or deleted yet (tried again): "), "{note}");
     for part in ["bank/web-1", "shop/web-0", " more; the API server says \"pods 'web-", "pods/eviction"] {
         assert!(note.contains(part), "{part} in {note}");
     }

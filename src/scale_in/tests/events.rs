@@ -66,7 +66,7 @@ fn every_event(
         events::uncordoned(Cause::ScheduledEvent),
         events::opened_by_a_person(Cause::RebalanceRecommendation),
         events::hook_over(Some("ebbtide"), group, instance, Phase::Draining),
-        events::node_lost(instance, Phase::Draining, pods),
+        events::node_lost(instance, Phase::Draining, Some(pods)),
         events::not_held(group, instance, 2),
         events::held_by_another(group, instance),
         events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
@@ -152,12 +152,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInBlocked",
-        "pod shop/web-1 cannot be evicted yet (tried again); the API server says \"pods 'web-1' is forbidden\"",
+        "pod shop/web-1 cannot be evicted or deleted yet (tried again); the API server says \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",
         "ScaleInBlocked",
-        "2 pods cannot be evicted yet (tried again): shop/web-1, shop/web-2; the API server says \"pods 'web-1' is forbidden\"",
+        "2 pods cannot be evicted or deleted yet (tried again): shop/web-1, shop/web-2; the API server says \"pods 'web-1' is forbidden\"",
     ),
     (
         "Normal",
@@ -248,7 +248,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInNodeLost",
-        "the Node has gone in phase Draining, before instance i-1 was released: the machine has ended, or somebody has deleted the Node. On it: 2 workload pods, shop/web-1, shop/web-2",
+        "the Node has gone in phase Draining, before instance i-1 was released: the machine has ended, or somebody has deleted the Node; on it: 2 workload pods, shop/web-1, shop/web-2",
     ),
     (
         "Warning",

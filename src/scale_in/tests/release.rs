@@ -485,15 +485,24 @@ fn that_a_termination_may_have_been_lost_is_told_after_half_a_minute_with_when_i
     };
     scene.later(29);
     seen_now(&mut scene, Lifecycle::InService);
-    let plan = scene.plan();
-    assert_eq!((told(&plan), plan.wake_at), (None, Some(scene.now + SignedDuration::from_secs(1))));
-    scene.later(1);
+    assert_eq!(told(&scene.plan()), None);
+    scene.later(31);
+    assert_eq!(told(&scene.plan()), None, "nothing younger has been seen");
+    seen_now(&mut scene, Lifecycle::InService);
     let note = told(&scene.plan()).expect("told");
     assert!(
-        note.contains(&format!("told again after {:.0}", scene.now + SignedDuration::from_secs(90))),
+        note.contains(&format!("told again after {:.0}", scene.now + SignedDuration::from_secs(60))),
         "{note}"
     );
     assert_eq!(told(&scene.plan()), None, "once");
+
+    let mut replaced = node().asked_by(Cause::Operator, Release::Terminate).in_phase(Phase::Releasing);
+    replaced.plan();
+    replaced.terminated(&Err(no_answer()));
+    replaced.later(31);
+    seen_now(&mut replaced, Lifecycle::InService);
+    let plan = replaced.plan();
+    assert!(told(&plan).is_none() && touches_aws(&plan), "it is sent again");
 }
 
 #[test]

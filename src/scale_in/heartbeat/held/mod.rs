@@ -55,6 +55,8 @@ pub(super) struct Held {
     last_seen: Timestamp,
     /// When AWS began to hold it, if known ...
     pub(super) since: Option<Timestamp>,
+    /// ... as AWS has said ...
+    is_dated: bool,
     /// ... or at the latest, as AWS does not say ...
     pub(super) at_the_latest: bool,
     /// ... and when to ask if not; `None` while a question is under way.
@@ -64,7 +66,7 @@ pub(super) struct Held {
     pub(super) next: Timestamp,
     /// When the last step was answered: the pause until the next one counts from then.
     stepped: Option<Timestamp>,
-    /// Nobody has seen it held: the view is too old to show that, or that it is not.
+    /// No description has shown it held: there is none yet, or the last is too old to show that, or that it is not.
     pub(super) is_presumed: bool,
     /// When the last heartbeat that AWS took was sent.
     pub(super) renewed: Option<Timestamp>,
@@ -89,11 +91,11 @@ pub(super) enum Step {
     Terminate,
 }
 
-/// What says that AWS ends an instance, whatever descriptions show.
+/// What says that AWS ends an instance, or holds it, whatever descriptions show.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
-    /// When it began to.
-    pub(super) at: Timestamp,
+pub(super) struct Said {
+    /// Since when, if that is said.
+    pub(super) since: Option<Timestamp>,
     /// After this time it counts as held.
     pub(super) held_after: Duration,
 }
@@ -154,6 +156,7 @@ impl Held {
             seen: now,
             last_seen: now,
             since: None,
+            is_dated: false,
             at_the_latest: false,
             ask_at: None,
             unanswered: 0,
@@ -199,12 +202,18 @@ impl Held {
         self.failing.map(|(first, _)| first)
     }
 
-    /// Whether it is held although a description shows it in this state, which may be older: AWS took a heartbeat for it, and what is being
-    /// terminated does not come back.
-    fn is_held_in(&self, shown: Lifecycle, now: Timestamp) -> bool {
-        let may_be_older = matches!(shown, Lifecycle::InService | Lifecycle::Terminating);
-        let was_held = self.lifecycle == Lifecycle::TerminatingWait && self.renewed.is_some();
-        may_be_older && was_held && elapsed(self.last_seen, now) <= MISSED_FOR
+    /// Whether it may be held although a description shows it in this state (`None`: leaves it out): it may be older than the hold, which has
+    /// been seen, or renewed by a heartbeat that AWS took, since. What is being terminated does not come back.
+    fn may_be_held_in(&self, shown: Option<Lifecycle>, now: Timestamp) -> bool {
+        let may_be_older = match shown {
+            Some(Lifecycle::InService | Lifecycle::Terminating) => {
+                self.lifecycle == Lifecycle::TerminatingWait && self.renewed.is_some()
+            }
+            Some(_) => false,
+            None => true,
+        };
+        let last = self.renewed.map_or(self.last_seen, |renewed| renewed.max(self.last_seen));
+        may_be_older && elapsed(last, now) <= MISSED_FOR
     }
 
     /// Whether its hold limits the drain: it is seen, or a heartbeat was taken for it, or AWS answers nothing to tell.
@@ -220,7 +229,7 @@ impl Held {
         if self.renewed.is_none() {
             self.seen = now;
         }
-        if self.since.is_some_and(|since| elapsed(since, shown_at) > CLOSE_ENOUGH) {
+        if !self.is_dated && self.since.is_some_and(|since| elapsed(since, shown_at) > CLOSE_ENOUGH) {
             (self.since, self.ask_at) = (None, Some(now));
         }
     }
@@ -228,7 +237,8 @@ impl Held {
     /// Notes when AWS says that it began to hold it; `None`: it does not say.
     fn began(&mut self, since: Option<Timestamp>) {
         let seen = later(self.seen, -CLOCKS_DIFFER);
-        (self.since, self.at_the_latest) = (Some(since.unwrap_or(seen)), since.is_none());
+        (self.since, self.is_dated, self.at_the_latest) =
+            (Some(since.unwrap_or(seen)), since.is_some(), since.is_none());
     }
 
     /// Whether the next step is due.
@@ -243,7 +253,7 @@ impl Held {
 
     /// When something is due for it.
     pub(super) fn wakes_at(&self) -> impl Iterator<Item = Timestamp> + use<> {
-        (!self.in_flight).then_some(self.next).into_iter().chain(self.ask_at)
+        (!self.in_flight).then_some(self.next).into_iter().chain(self.ask_at.filter(|_| self.counts()))
     }
 
     /// Sets when to let it go; `None`: keep it. Returns whether it was to be kept before, and is not any more.
@@ -289,7 +299,7 @@ impl Newcomers {
 }
 
 /// Updates `held` from the last refresh. If the refresh before showed an instance not held, the hold began no earlier than that. `lasts`:
-/// the time-out of our hook on a group, if it is known to have one; `told`: what says that AWS ends instances. Returns when more of them
+/// the time-out of our hook on a group, if it is known to have one; `said`: what says that AWS ends instances. Returns when more of them
 /// count as held, unless a refresh comes first.
 pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
@@ -297,45 +307,42 @@ pub(super) fn observe(
     snapshot: &Snapshot,
     newcomers: &Newcomers,
     lasts: impl Fn(&GroupName) -> Option<Duration>,
-    told: &BTreeMap<InstanceId, Told>,
+    said: &BTreeMap<InstanceId, Said>,
     now: Timestamp,
 ) -> Option<Timestamp> {
     let mut next: Option<Timestamp> = None;
-    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, Option<Timestamp>)> = BTreeMap::new();
+    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, Option<Said>)> = BTreeMap::new();
     for group in snapshot.groups.values() {
         for instance in &group.asg.instances {
-            let told = told.get(&instance.id);
-            let (told_at, held_after) =
-                (told.map(|told| told.at), told.map_or(UNSEEN_AFTER, |told| told.held_after));
-            let ends_since = match instance.lifecycle {
-                Lifecycle::Terminating => told_at.into_iter().chain([snapshot.taken_at]).min(),
-                Lifecycle::InService => told_at,
+            let said = said.get(&instance.id).copied();
+            let said = match instance.lifecycle {
+                Lifecycle::Terminating => {
+                    let since = said.and_then(|said| said.since).into_iter().chain([snapshot.taken_at]).min();
+                    Some(Said { since, held_after: said.map_or(UNSEEN_AFTER, |said| said.held_after) })
+                }
+                Lifecycle::InService => said,
                 _ => None,
             };
-            let held_for = ends_since.and_then(|_| lasts(&group.asg.name));
-            let ends_since = ends_since.filter(|_| held_for.is_some());
-            let unseen_from =
-                ends_since.zip(held_for).map(|(at, lasts)| later(at, signed(held_after.min(lasts / 2))));
-            let lifecycle = match unseen_from {
+            let presumed = said.zip(lasts(&group.asg.name));
+            let held_from = presumed.map(|(said, lasts)| {
+                said.since.map_or(now, |since| later(since, signed(said.held_after.min(lasts / 2))))
+            });
+            let lifecycle = match held_from {
                 Some(from) if from <= now => Lifecycle::TerminatingWait,
                 _ => instance.lifecycle,
             };
-            next = next.into_iter().chain(unseen_from.filter(|from| *from > now)).min();
+            next = next.into_iter().chain(held_from.filter(|from| *from > now)).min();
             if lifecycle.is_held() || lifecycle == Lifecycle::Retained {
-                waiting.insert(&instance.id, (&group.asg.name, lifecycle, ends_since));
+                waiting.insert(&instance.id, (&group.asg.name, lifecycle, presumed.map(|(said, _)| said)));
             }
         }
     }
     held.retain(|instance, held| match waiting.get(instance) {
         Some((_, lifecycle, _)) => *lifecycle == held.lifecycle,
-        // A refresh may leave an instance out, or be an old answer.
-        None => match snapshot.instance(instance) {
-            Some((_, shown)) => held.is_held_in(shown.lifecycle, now),
-            None => elapsed(held.last_seen, now) <= MISSED_FOR,
-        },
+        None => held.may_be_held_in(snapshot.instance(instance).map(|(_, shown)| shown.lifecycle), now),
     });
-    for (instance, (group, lifecycle, ends_since)) in waiting {
-        let is_presumed = ends_since.is_some();
+    for (instance, (group, lifecycle, presumed)) in waiting {
+        let is_presumed = presumed.is_some();
         let entry = held.entry(instance.into()).and_modify(|held| {
             held.last_seen = now;
             if !is_presumed {
@@ -347,7 +354,7 @@ pub(super) fn observe(
                 let (_, instance) = before.instance(instance)?;
                 (!instance.lifecycle.is_held()).then_some(before.taken_at)
             });
-            let since = ends_since.or(at_large);
+            let since = presumed.map_or(at_large, |said| said.since);
             let since = since.filter(|since| elapsed(*since, snapshot.taken_at) <= CLOSE_ENOUGH);
             let ask_at = (since.is_none() && lifecycle.is_held()).then_some(now);
             // Held only since the last refresh: there is time to spread the first heartbeats.
@@ -381,7 +388,7 @@ pub(super) fn questions_due(
 ) -> BTreeMap<GroupName, Vec<Question>> {
     let mut due: BTreeMap<GroupName, Vec<Question>> = BTreeMap::new();
     for (instance, held) in held {
-        if held.ask_at.take_if(|at| *at <= now).is_some() {
+        if held.counts() && held.ask_at.take_if(|at| *at <= now).is_some() {
             let question =
                 Question { instance: instance.clone(), lifecycle: held.lifecycle, seen: held.seen };
             due.entry(held.group.clone()).or_default().push(question);

@@ -14,8 +14,8 @@ fn at(second: i64) -> Timestamp {
 }
 
 /// As a record has it.
-fn told_at(second: i64) -> Told {
-    Told { at: at(second), held_after: UNSEEN_AFTER }
+fn told_at(second: i64) -> Said {
+    Said { since: Some(at(second)), held_after: UNSEEN_AFTER }
 }
 
 fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
