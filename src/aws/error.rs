@@ -107,8 +107,9 @@ pub enum AwsError {
         /// What was wrong with those found.
         source: Arc<dyn StdError + Send + Sync>,
     },
-    /// A server failed that has answered for itself. The call may have taken effect; if AWS's own code says so, it will not do so later.
-    #[error("{operation} failed at AWS, and may have taken effect: {code}: {message}")]
+    /// A server in trouble has answered: AWS's own, or one in front of it, whose answer has no code. The call may have taken effect. By AWS's
+    /// own answer it is over; behind another's it may take effect later.
+    #[error("{operation} failed in a server, and may have taken effect: {code}: {message}")]
     ServerError {
         /// The call.
         operation: Operation,

@@ -75,7 +75,8 @@ pub(super) const READ_NOW: Patience =
 pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
 /// The completion of a hook: whether it is to be tried again depends on what has come to the node meanwhile, and on who leads.
 pub(super) const RELEASE: Patience = Patience::new(5_000, 0, 0);
-/// A size that is set. Cluster-autoscaler and other changes of the group wait for it.
+/// A size that is set. Cluster-autoscaler and other changes of the group wait for it. One that a server in front of AWS has answered in AWS's
+/// place might arrive after the next try, which sets the same; that it does so after another size is not reckoned with.
 pub(super) const SET_SIZE: Patience =
     Patience { repeats: Repeats::Answered, ..Patience::new(5_000, 2_000, 250) };
 /// A write that must take effect only once. The same wait for it.
