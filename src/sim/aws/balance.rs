@@ -32,7 +32,7 @@ pub(super) struct Refresh {
 /// How far a rebalance may take a group above its maximum: this share, and at least one instance.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, rebalancing activities
-const REBALANCE_MARGIN_PERCENT: u32 = 10;
+const REBALANCE_MARGIN_PERCENT: usize = 10;
 
 impl Group {
     /// Takes the steps that the group's state calls for now.
@@ -197,8 +197,8 @@ impl Group {
 
     /// The most that the group may have during a rebalance.
     fn ceiling(&self) -> usize {
-        let margin = (self.max * REBALANCE_MARGIN_PERCENT / 100).max(1);
-        (self.max + margin) as usize
+        let max = self.max as usize;
+        max + (max * REBALANCE_MARGIN_PERCENT / 100).max(1)
     }
 
     fn launch_missing(&mut self, shared: &mut Shared, at: Timestamp) {

@@ -176,6 +176,14 @@ impl Aws {
         self.script(|world, now| world.add_instance(group, state, now))
     }
 
+    /// The same with an id that a test calls it by.
+    pub fn add_instance_as(&self, group: &str, id: &str, state: LifecycleState) {
+        self.script(|world, now| {
+            world.shared.next_id = Some(id.to_owned());
+            world.add_instance(group, state, now)
+        });
+    }
+
     /// Puts an instance into a state, in which it stays; no hook holds it any more.
     pub fn set_state(&self, instance: &str, state: LifecycleState) {
         self.script(|world, now| world.set_state(instance, state, now));

@@ -84,6 +84,8 @@ pub(super) struct Shared {
     pub(super) ahead: SignedDuration,
     /// An address that the next instance gets.
     pub(super) free_address: Option<[u8; 4]>,
+    /// The id that the next instance gets.
+    pub(super) next_id: Option<String>,
     /// The addresses given out so far.
     addresses: HashSet<[u8; 4]>,
     resources: fastrand::Rng,
@@ -132,7 +134,8 @@ impl Shared {
     }
 
     pub(super) fn instance_id(&mut self) -> String {
-        format!("i-0{:016x}", self.resources.u64(..))
+        let drawn = format!("i-0{:016x}", self.resources.u64(..));
+        self.next_id.take().unwrap_or(drawn)
     }
 
     pub(super) fn template_id(&mut self) -> String {
@@ -184,6 +187,7 @@ impl State {
                 behaviour: Behaviour::PLAIN,
                 ahead: SignedDuration::ZERO,
                 free_address: None,
+                next_id: None,
                 addresses: HashSet::new(),
                 resources: rng.fork(),
                 uuids: rng.fork(),
