@@ -1,6 +1,6 @@
 //! The gRPC provider: what cluster-autoscaler calls.
 //!
-//! Reads are answered from the snapshot in [`crate::groups`]. Only size changes ([`Sizing`]) and a cluster-autoscaler that comes from
+//! Reads are answered from the snapshot in [`crate::groups`]. Only size changes ([`sizing`]) and a cluster-autoscaler that comes from
 //! another process (`visits`) wait for AWS, only scale-ins ([`ScaleIns`](crate::scale_in::ScaleIns)) for the API server. All end well
 //! before the 5 s after which cluster-autoscaler gives up. Nothing here drains a node. Pure functions of the snapshot and the
 //! request decide ([`answers`], [`deletion`], [`options`], [`wire`]); [`service`] and `changes` carry it out.
@@ -9,7 +9,6 @@
 //! target size before the RPC returns; both dialects of the protocol are always read and written.
 
 pub mod answers;
-mod aws_sizing;
 mod changes;
 mod deadline;
 pub mod deletion;
@@ -33,7 +32,6 @@ pub mod tls;
 mod visits;
 pub mod wire;
 
-pub use aws_sizing::AwsSizing;
 pub use error::RpcError;
 pub use expander::service::Expander;
 pub use listen::{Incoming, Io, Listen};
@@ -42,5 +40,5 @@ pub use refusals::RefusedClients;
 pub use running::Running;
 pub use serve::{ServeError, serve, serve_expander};
 pub use service::Provider;
-pub use sizing::{Sizing, SizingError};
+pub use sizing::{AwsSizing, SizingError};
 pub use tls::{Tls, TlsOptions, TlsProblem};

@@ -4,15 +4,21 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
+use ebbtide::groups::protection::Protection;
+use ebbtide::groups::selector::Selectors;
 use ebbtide::groups::sizes::Leaves;
-use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, LowerLock, Snapshot};
+use ebbtide::groups::{Group, Groups, LaunchFailure, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::proto::cloud_provider_server::CloudProviderServer;
-use ebbtide::provider::{Provider, RpcMetrics, Running, Sizing, SizingError};
+use ebbtide::provider::{AwsSizing, Provider, RpcMetrics, Running};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
+use ebbtide::sim::aws::{
+    Aws, Event, GroupSpec, LifecycleState, Lose, Operation, Refusal, Timing, Trouble, Which,
+};
+use ebbtide::sim::http::aws_client;
+use ebbtide::sim::span::Span;
 use ebbtide::template::Template;
 use ebbtide::template::tags::OptionOverrides;
 use futures::FutureExt as _;
@@ -92,31 +98,6 @@ impl ScaleIns for Leaving {
     }
 }
 
-/// Takes every size.
-#[derive(Debug)]
-struct Sizes;
-
-#[async_trait]
-impl Sizing for Sizes {
-    async fn current(&self, group: &Group) -> Result<Group, SizingError> {
-        Ok(group.clone())
-    }
-
-    async fn raise(&self, _: &GroupLock, from: i32, to: i32) -> Result<(), SizingError> {
-        assert!((1..=i32::MAX).contains(&to) && from < to, "from {from} to {to}");
-        Ok(())
-    }
-
-    async fn lower(&self, _: &LowerLock, from: i32, to: i32, _: &[InstanceId]) -> Result<(), SizingError> {
-        assert!((1..=i32::MAX).contains(&to) && from > to, "from {from} to {to}");
-        Ok(())
-    }
-
-    async fn terminate(&self, _: &GroupLock, _: &InstanceId) -> Result<(), SizingError> {
-        Ok(())
-    }
-}
-
 /// `web` has four instances and two to come, `full` none of three, and may have as many as fit into a figure.
 fn groups() -> [Group; 2] {
     let instance = |(id, lifecycle): (&str, Lifecycle)| Instance {
@@ -156,13 +137,48 @@ fn groups() -> [Group; 2] {
     ]
 }
 
-fn provider() -> Provider {
-    let clock = Clock::starting_at(Timestamp::from_second(1_700_000_000).expect("in range"));
+/// AWS with the same groups. `full` keeps its size: it might grow by more instances than there is memory for.
+fn account(clock: &Clock) -> Aws {
+    const REFUSED: Refusal = Refusal { code: "AccessDenied", status: 403, message: "it may not" };
+    let aws = Aws::new(clock.clone(), 1);
+    let never = Timing { launch: Span::exactly(Duration::from_hours(1_000)), ..Timing::QUICK };
+    aws.add_group(GroupSpec::named("web").zones(["z1"]).timing(never).size(1, 10, 5));
+    aws.add_group(GroupSpec::named("full").zones(["z1"]).timing(never).size(1, i32::MAX as u32, 3));
+    for (id, state) in [
+        ("i-1", LifecycleState::InService),
+        ("i-2", LifecycleState::InService),
+        ("i-3", LifecycleState::TerminatingWait),
+        ("i-4", LifecycleState::Pending),
+    ] {
+        aws.add_instance_as("web", id, state);
+    }
+    let size = Which::of(&[Operation::SetDesiredCapacity]).about("full").times(u32::MAX);
+    aws.trouble(size, Trouble::Refused(REFUSED, Lose::BeforeEffect));
+    aws
+}
+
+fn provider(clock: Clock, aws: &Aws) -> Provider {
     let known = Arc::new(Groups::new(Duration::from_mins(10)));
     known.publish(Snapshot::new(clock.now(), groups().map(Arc::new)));
     let metrics = RpcMetrics::register(&mut Registry::default());
-    Provider::new(known, Arc::new(Leaving::default()), Arc::new(Sizes), Running::default(), clock, metrics)
+    let (aws, running) = (ebbtide::aws::Aws::at(aws_client(Arc::new(aws.clone()))), Running::default());
+    let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&known), clock.clone()));
+    let sizing = AwsSizing::new(aws, Selectors::default(), Arc::clone(&known), protection, running.clone());
+    Provider::new(known, Arc::new(Leaving::default()), Arc::new(sizing), running, clock, metrics)
         .with_zero_startup_time(true)
+}
+
+/// What is wrong with the sizes that AWS was told to set.
+fn wrong_sizes(aws: &Aws, rpc: &str) -> Option<String> {
+    aws.journal().into_iter().find_map(|entry| {
+        let Event::Called { operation: Operation::SetDesiredCapacity, arguments, .. } = entry.what else {
+            return None;
+        };
+        let before = if arguments["AutoScalingGroupName"] == "web" { 5 } else { 3 };
+        let size: i32 = arguments["DesiredCapacity"].parse().unwrap_or_default();
+        let is_right = size >= 1 && size != before && (size > before) == (rpc == "NodeGroupIncreaseSize");
+        (!is_right).then(|| format!("{rpc}: {arguments:?}"))
+    })
 }
 
 /// The input is an RPC's name, a line feed, and the request's bytes.
@@ -183,7 +199,9 @@ pub(crate) fn feed(input: &[u8]) -> Result<Told, String> {
             .body(tonic::body::Body::new(Full::new(bytes::Bytes::from(framed))))
             .map_err(|error| error.to_string())?;
     RUNTIME.block_on(async {
-        let service = CloudProviderServer::new(provider());
+        let clock = Clock::starting_at(Timestamp::from_second(1_700_000_000).expect("in range"));
+        let aws = account(&clock);
+        let service = CloudProviderServer::new(provider(clock, &aws));
         let answer = service.oneshot(request).await.map_err(|never| format!("{never:?}"))?;
         let early = Status::from_header_map(answer.headers());
         let trailers = answer.into_body().collect().await.map_err(|error| error.to_string())?;
@@ -200,6 +218,9 @@ pub(crate) fn feed(input: &[u8]) -> Result<Told, String> {
         let is_undecodable = status.code() == tonic::Code::Internal && status.message().contains("decode");
         if !(known.contains(&status.code()) || is_undecodable) {
             return Err(format!("{status:?}"));
+        }
+        if let Some(wrong) = wrong_sizes(&aws, &name) {
+            return Err(wrong);
         }
         let accepted = status.code() == tonic::Code::Ok;
         Ok(Told { accepted, lines: vec![status.message().to_owned()] })

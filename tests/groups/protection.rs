@@ -12,7 +12,6 @@ use ebbtide::groups::protection::{PROTECTION_TAG, Protection};
 use ebbtide::groups::selector::Selectors;
 use ebbtide::groups::{Group, Groups, Snapshot};
 use ebbtide::k8s::InstanceId;
-use ebbtide::provider::Sizing as _;
 use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
 use ebbtide::provider::{AwsSizing, Running, SizingError};
 use ebbtide::sim::aws::{

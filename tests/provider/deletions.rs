@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide::aws::{AwsError, Lifecycle, Operation};
+use ebbtide::aws::Lifecycle;
 use ebbtide::groups::Group;
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
+use ebbtide::sim::aws::{Lose, Operation, Refusal, Trouble, Which};
 use futures::future::join_all;
 use tonic::Code;
 
-use crate::world::{
-    Asked, GROUP, With as _, World, code, failure, node, of_aws, placeholders, unregistered, web,
-};
+use crate::world::{Asked, With as _, World, code, failure, node, placeholders, unregistered, web};
+
+const TERMINATE: Operation = Operation::TerminateInstanceInAutoScalingGroup;
 
 fn three() -> Group {
     web(3).in_service(&["i-1", "i-2", "i-3"])
@@ -27,7 +28,7 @@ async fn the_target_size_is_lower_as_soon_as_the_call_has_returned_and_nothing_i
     world.delete(vec![node("i-1"), node("i-2")]).await.expect("accepted");
     assert_eq!(world.target_size().await, 1);
     assert_eq!(world.accepted(), ["n-1", "n-2"]);
-    assert_eq!((world.asked(), world.aws.now().described), (vec![], 0));
+    assert_eq!((world.asked(), world.aws.calls(Operation::DescribeAutoScalingGroups)), (vec![], 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,7 +135,7 @@ async fn placeholders_are_given_up_in_one_go_with_the_living_protected() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_launched_in_place_of_a_placeholder_lives() {
     let fresh = web(4).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Pending);
-    let world = World::seen(web(4).in_service(&["i-1", "i-2"]), fresh);
+    let world = World::seen(web(4).in_service(&["i-1", "i-2"]), &fresh);
     world.delete(placeholders(2..4)).await.expect("one of them is given up");
     let protect = ["i-1", "i-2"].map(str::to_owned).to_vec();
     assert_eq!(world.asked(), [Asked::Set { from: 4, to: 3, protect }]);
@@ -144,7 +145,7 @@ async fn an_instance_that_launched_in_place_of_a_placeholder_lives() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_came_for_the_placeholder_that_waited_the_longest() {
     let fresh = web(4).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Pending);
-    let world = World::seen(web(4).in_service(&["i-1", "i-2"]), fresh);
+    let world = World::seen(web(4).in_service(&["i-1", "i-2"]), &fresh);
     world.delete(placeholders(2..3)).await.expect("it is there");
     assert!(world.is_untouched());
 }
@@ -230,7 +231,7 @@ async fn what_cannot_be_given_up_bears_no_error_for_a_while() {
     let world = World::with(group);
     let failed = async || world.with_errors().await;
     assert_eq!(failed().await, ["i-placeholder-web-1", "i-placeholder-web-2"]);
-    world.aws.now().refuses_sizes = true;
+    world.aws.deny(Operation::SetDesiredCapacity, true);
     assert_eq!(code(&world.delete(placeholders(1..3)).await), Code::FailedPrecondition);
     assert_eq!(failed().await, [""; 0]);
     assert_eq!(world.listed().await.len(), 3);
@@ -245,7 +246,7 @@ async fn what_cannot_be_given_up_bears_no_error_for_a_while() {
 #[tokio::test(start_paused = true)]
 async fn placeholders_that_cannot_be_given_up_keep_no_instance_alive_that_never_registered() {
     let world = World::with(web(5).in_service(&["i-1", "i-2"])).registered(&["i-1"]).visited().await;
-    world.aws.now().refuses_sizes = true;
+    world.aws.deny(Operation::SetDesiredCapacity, true);
     let mut batch = placeholders(2..4);
     batch.push(unregistered("i-2"));
     assert_eq!(code(&world.delete(batch).await), Code::FailedPrecondition);
@@ -267,7 +268,7 @@ async fn an_instance_that_never_registered_is_terminated_once() {
 #[tokio::test(start_paused = true)]
 async fn a_drained_node_waits_for_no_termination_of_an_instance_that_never_registered() {
     let world = World::with(three()).registered(&["i-1", "i-3"]).visited().await;
-    world.aws.now().terminating_takes = Duration::from_millis(2_500);
+    world.aws.trouble(Which::of(&[TERMINATE]), Trouble::Late(Duration::from_millis(2_500)));
     let drained = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let before = tokio::time::Instant::now();
@@ -286,7 +287,7 @@ async fn a_drained_node_waits_for_no_termination_of_an_instance_that_never_regis
 #[tokio::test(start_paused = true)]
 async fn a_termination_that_was_not_heard_of_is_not_repeated() {
     let fresh = web(2).in_service(&["i-1", "i-3"]).with("i-2", Lifecycle::Terminating);
-    let world = World::seen(three(), fresh);
+    let world = World::seen(three(), &fresh);
     world.delete(vec![unregistered("i-2")]).await.expect("AWS says that it goes");
     assert_eq!(world.asked(), []);
     assert_eq!(world.target_size().await, 2);
@@ -295,14 +296,14 @@ async fn a_termination_that_was_not_heard_of_is_not_repeated() {
 #[tokio::test(start_paused = true)]
 async fn a_termination_whose_answer_was_lost_is_not_repeated_while_descriptions_may_lag() {
     let world = World::with(three()).registered(&["i-1"]).visited().await;
-    world.aws.now().loses_terminations = true;
+    world.aws.trouble(Which::of(&[TERMINATE]).times(u32::MAX), Trouble::Lost(Lose::BeforeEffect));
     for _ in 0..13 {
         world.is_visited().await;
         assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
         tokio::time::advance(Duration::from_secs(9)).await;
     }
     assert_eq!(world.asked(), [terminated("i-2")]);
-    world.aws.now().loses_terminations = false;
+    world.aws.no_more_trouble();
     tokio::time::advance(Duration::from_secs(3)).await;
     world.is_visited().await;
     world.delete(vec![unregistered("i-2")]).await.expect("it is still in service: it was not carried out");
@@ -311,16 +312,13 @@ async fn a_termination_whose_answer_was_lost_is_not_repeated_while_descriptions_
 
 #[tokio::test(start_paused = true)]
 async fn a_termination_that_was_never_sent_is_sent_by_the_next_call() {
-    let source = || Arc::new(std::io::Error::other("no token"));
-    let operation = Operation::TerminateInstanceInAutoScalingGroup;
-    let expired = || AwsError::Expired { operation, message: "of yesterday".to_owned() };
-    for error in [AwsError::NoCredentials { operation, source: source() }, expired()] {
-        let world = World::with(three()).registered(&["i-1"]).visited().await;
-        world.aws.now().terminating_fails = Some(error.into());
-        assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
-        world.delete(vec![unregistered("i-2")]).await.expect("AWS has not heard of it");
-        assert_eq!(world.asked(), [terminated("i-2")]);
-    }
+    let expired = Refusal { code: "ExpiredToken", status: 403, message: "of yesterday" };
+    let world = World::with(three()).registered(&["i-1"]).visited().await;
+    world.aws.refuse_next(TERMINATE, expired, Lose::BeforeEffect, u32::MAX);
+    assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
+    world.aws.refuse_next(TERMINATE, expired, Lose::BeforeEffect, 0);
+    world.delete(vec![unregistered("i-2")]).await.expect("AWS has not heard of it");
+    assert_eq!(world.asked(), [terminated("i-2")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -372,12 +370,12 @@ async fn what_was_not_recorded_is_named_and_the_rest_stands() {
 #[tokio::test(start_paused = true)]
 async fn an_error_of_aws_about_placeholders_stops_the_batch_before_it_has_begun() {
     let world = World::with(web(4).in_service(&["i-1", "i-2"])).registered(&["i-1"]);
-    world.aws.now().fails = Some(of_aws("Throttling"));
+    world.aws.throttle_next(Operation::DescribeAutoScalingGroups, u32::MAX);
     let mut batch = placeholders(2..3);
     batch.push(node("i-1"));
     assert_eq!(code(&world.delete(batch).await), Code::Unavailable);
     assert!(world.is_untouched());
     assert_eq!(world.target_size().await, 4);
-    let request = NodeGroupDeleteNodesRequest { id: GROUP.into(), nodes: placeholders(2..3) };
-    assert!(world.client().await.node_group_delete_nodes(request).await.is_ok());
+    world.aws.throttle_next(Operation::DescribeAutoScalingGroups, 0);
+    world.delete(placeholders(2..3)).await.expect("given up");
 }

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tonic::Code;
 use tracing::Level;
 
-use crate::world::{GROUP, With as _, World, code, failure, node, of_aws, unregistered, web};
+use crate::world::{GROUP, With as _, World, code, failure, node, unregistered, web};
 
 #[tokio::test(start_paused = true)]
 async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
@@ -172,7 +172,8 @@ async fn all_placeholders_of_a_size_that_was_mistyped_fit_into_an_answer_whateve
             message: letter.repeat(10_000),
             ..failure(6_000)
         });
-        let world = World::with(group);
+        let world = World::empty(None);
+        world.publish([group]);
         let request = NodeGroupNodesRequest { id: name.clone() };
         let answer = world.client().await.node_group_nodes(request).await.map(tonic::Response::into_inner);
         let listed = answer.expect("answered").instances;
@@ -456,8 +457,8 @@ async fn an_answer_that_is_to_come_within_seconds_is_no_failure_to_the_log() {
 async fn a_change_that_fails_is_told_each_time_with_the_group_and_the_nodes_that_it_is_about() {
     let (log, _guard) = captured::log_as(LogFormat::Json, Level::INFO);
     let world = World::with(web(3).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1", "i-2", "i-3"]);
+    world.aws.throttle_any(u32::MAX);
     for _ in 0..2 {
-        world.aws.now().fails = Some(of_aws("Throttling"));
         assert_eq!(code(&world.increase(1).await), Code::Unavailable);
     }
     world.leaving.now().refuses = ["n-1".into()].into();

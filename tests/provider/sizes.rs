@@ -1,24 +1,24 @@
 //! IncreaseSize and DecreaseTargetSize.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::aws::Lifecycle;
 use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
+use ebbtide::sim::aws::Operation;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use tonic::Code;
 
-use crate::world::{Asked, GROUP, With as _, World, code, of_aws, web};
+use crate::world::{Asked, GROUP, With as _, World, code, web};
 
-fn set(from: i32, to: i32, protect: &[&str]) -> Asked {
+fn set(from: u32, to: u32, protect: &[&str]) -> Asked {
     Asked::Set { from, to, protect: protect.iter().map(|id| (*id).to_owned()).collect() }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_group_grows_from_what_aws_says_now_not_from_what_was_reported() {
     let seen = web(2).in_service(&["i-1", "i-2"]);
-    let world = World::seen(seen, web(4).in_service(&["i-1", "i-2"]));
+    let world = World::seen(seen, &web(4).in_service(&["i-1", "i-2"]));
     world.increase(3).await.expect("grown");
     assert_eq!(world.asked(), [set(4, 7, &[])]);
     assert_eq!(world.target_size().await, 7);
@@ -29,7 +29,7 @@ async fn a_group_grows_from_what_aws_says_now_not_from_what_was_reported() {
 async fn what_is_learned_of_a_termination_does_not_lower_the_size_twice() {
     let seen = web(3).in_service(&["i-1", "i-2", "i-3"]);
     let fresh = web(2).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Terminating);
-    let world = World::seen(seen, fresh);
+    let world = World::seen(seen, &fresh);
     world.increase(1).await.expect("grown");
     assert_eq!(world.target_size().await, 3);
     // The controller, which asked for it, reports it a moment later.
@@ -46,10 +46,10 @@ async fn what_is_learned_of_a_termination_does_not_lower_the_size_twice() {
 #[tokio::test(start_paused = true)]
 async fn two_calls_at_once_both_count() {
     let world = World::with(web(1).in_service(&["i-1"]));
-    world.aws.now().takes = Duration::from_millis(300);
+    world.aws.delay(Duration::from_millis(300), Duration::ZERO);
     let done = join_all([world.increase(1), world.increase(2), world.increase(3)]).await;
     assert!(done.iter().all(Result::is_ok), "{done:?}");
-    assert_eq!(world.aws.now().group.asg.desired, 7);
+    assert_eq!(world.aws.group(GROUP).expect("there").desired, 7);
     assert_eq!(world.target_size().await, 7);
 }
 
@@ -95,22 +95,8 @@ async fn a_group_of_all_or_nothing_grows_by_all_that_was_asked_for_or_not_at_all
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
-    let mut group = web(5)
-        .in_service(&["i-1", "i-2"])
-        .with("i-3", Lifecycle::Pending)
-        .with("i-4", Lifecycle::Terminating);
-    // Somebody else's protection.
-    Arc::make_mut(&mut group.asg).instances[1].protected = true;
-    let world = World::with(group);
-    world.decrease(-2).await.expect("lowered");
-    assert_eq!(world.asked(), [set(5, 3, &["i-1"])]);
-    assert_eq!(world.target_size().await, 3);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_instance_that_came_in_between_is_not_given_up() {
-    let world = World::seen(web(2).in_service(&["i-1"]), web(2).in_service(&["i-1", "i-2"]));
+    let world = World::seen(web(2).in_service(&["i-1"]), &web(2).in_service(&["i-1", "i-2"]));
     assert_eq!(code(&world.decrease(-1).await), Code::Ok);
     assert!(world.is_untouched());
 }
@@ -123,7 +109,7 @@ async fn a_scale_up_that_is_taken_back_takes_no_replacement_along() {
     tokio::time::advance(Duration::from_mins(15)).await;
     // The group replaces two meanwhile.
     let left = web(5).in_service(&["i-1", "i-2"]);
-    world.aws.now().group = left.clone();
+    world.exists(&left);
     world.publish([left]);
     let replacements = ["i-placeholder-web-5", "i-placeholder-web-6"];
     assert_eq!(world.listed().await[3..], replacements);
@@ -145,35 +131,15 @@ async fn a_target_size_goes_down_as_far_as_it_can_and_is_never_refused_for_more(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_aws_says_reaches_the_caller() {
-    let world = World::with(web(1).in_service(&["i-1"]));
-    let table = [
-        (of_aws("Throttling"), Code::Unavailable),
-        (of_aws("ScalingActivityInProgress"), Code::Unavailable),
-        (of_aws("ValidationError"), Code::FailedPrecondition),
-        (of_aws("AccessDenied"), Code::FailedPrecondition),
-        (of_aws("InternalFailure"), Code::Unavailable),
-    ];
-    for (error, expected) in table {
-        let text = error.to_string();
-        world.aws.now().fails = Some(error);
-        let status = world.increase(1).await.expect_err("refused");
-        assert_eq!(status.code(), expected);
-        assert!(status.message().contains(&text), "{status}");
-    }
-    assert_eq!(world.target_size().await, 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_answer_comes_before_the_client_gives_up_and_a_doubt_asks_for_a_new_refresh() {
     let world = World::with(web(1).in_service(&["i-1"]));
+    world.aws.hang(&[Operation::DescribeAutoScalingGroups, Operation::SetDesiredCapacity], true);
     let before = tokio::time::Instant::now();
-    world.aws.now().hangs = true;
-    assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
+    world.increase(1).await.expect_err("no answer");
     assert_eq!(before.elapsed().as_secs(), 3);
     // Two calls of 2.5 s each: the second one has no 3 s left.
     let world = World::with(web(1).in_service(&["i-1"]));
-    world.aws.now().takes = Duration::from_millis(2500);
+    world.aws.delay(Duration::from_millis(2500), Duration::ZERO);
     let before = tokio::time::Instant::now();
     assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
     assert_eq!(before.elapsed().as_secs(), 4);

@@ -193,7 +193,8 @@ async fn a_certificate_that_changes_ends_no_call_under_way() {
     let before = shown(&world, &known).await;
     let open = connect(&world, &known).await.expect("let in");
     let (mut grow, mut read) = (open.clone(), open);
-    (world.aws.now().group, world.aws.now().takes) = (web(1), Duration::from_secs(1));
+    world.exists(&web(1));
+    world.aws.delay(Duration::from_secs(1), Duration::ZERO);
     tokio::time::pause();
     let request = NodeGroupIncreaseSizeRequest { id: "web".into(), delta: 1 };
     let mut call = std::pin::pin!(grow.node_group_increase_size(request));

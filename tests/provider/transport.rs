@@ -83,7 +83,7 @@ async fn a_request_of_more_than_4_mib_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_the_call_under_way_and_not_for_clients() {
     let mut world = World::with(web(1).in_service(&["i-1"]));
-    world.aws.now().takes = Duration::from_secs(1);
+    world.aws.delay(Duration::from_secs(1), Duration::ZERO);
     let mut idle = world.client().await;
     idle.node_groups(NodeGroupsRequest {}).await.expect("answered");
     let before = tokio::time::Instant::now();

@@ -1,16 +1,17 @@
-//! What the tests run on: the provider behind a connection in memory, on a script for AWS and one for scale-ins.
+//! What the tests run on: the provider behind a connection in memory, on the simulated AWS and a script for scale-ins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use ebbtide::aws::{AutoScalingGroup, AwsError, Instance, Lifecycle, Operation};
+use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
+use ebbtide::groups::protection::Protection;
+use ebbtide::groups::selector::Selectors;
 use ebbtide::groups::sizes::Leaves;
-use ebbtide::groups::{Change, Group, GroupLock, Groups, LaunchFailure, LowerLock, Snapshot};
+use ebbtide::groups::{Group, Groups, LaunchFailure, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::prices::Prices;
 use ebbtide::provider::listen::Listener;
@@ -19,8 +20,11 @@ use ebbtide::provider::proto::{
     self, ExternalGrpcNode, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
     NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest, RefreshRequest,
 };
-use ebbtide::provider::{Provider, RpcMetrics, Running, ServeError, Sizing, SizingError, Tls, serve};
+use ebbtide::provider::{AwsSizing, Provider, RpcMetrics, Running, ServeError, Tls, serve};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
+use ebbtide::sim::aws::{Aws, Event, GroupSpec, LifecycleState, Operation, Outcome, Timing};
+use ebbtide::sim::http::aws_client;
+use ebbtide::sim::span::Span;
 use ebbtide::slots::Peer;
 use futures::future::{BoxFuture, ready};
 use futures::{FutureExt as _, StreamExt as _};
@@ -88,42 +92,11 @@ impl With for Group {
     }
 }
 
-/// What was asked of AWS.
+/// What was asked of AWS, and done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    Set { from: i32, to: i32, protect: Vec<String> },
+    Set { from: u32, to: u32, protect: Vec<String> },
     Terminate { instance: String },
-}
-
-/// AWS, as far as the provider sees it: one group.
-#[derive(Debug, Default)]
-pub(crate) struct Aws {
-    pub(crate) group: Group,
-    /// The view that learns what is accepted.
-    view: Option<(Arc<Groups>, Clock)>,
-    pub(crate) described: usize,
-    pub(crate) asked: Vec<Asked>,
-    /// Sizes may not be set.
-    pub(crate) refuses_sizes: bool,
-    /// The next call fails with this.
-    pub(crate) fails: Option<SizingError>,
-    /// The next termination is not sent, for this reason.
-    pub(crate) terminating_fails: Option<SizingError>,
-    /// Terminations are carried out, and neither answered nor shown.
-    pub(crate) loses_terminations: bool,
-    /// Calls are never answered.
-    pub(crate) hangs: bool,
-    /// What a call takes.
-    pub(crate) takes: Duration,
-    /// What a termination takes beyond that.
-    pub(crate) terminating_takes: Duration,
-}
-
-impl Aws {
-    fn accepted(&self, change: Change) {
-        let (groups, clock) = self.view.as_ref().expect("a world has a view");
-        groups.changed(clock.now(), change);
-    }
 }
 
 /// Scale-ins, as far as the provider sees them.
@@ -148,102 +121,17 @@ pub(crate) struct Leaving {
     pub(crate) hangs: BTreeSet<String>,
 }
 
-/// AWS's refusal of a change with this code.
-pub(crate) fn of_aws(code: &str) -> SizingError {
-    AwsError::of_service(Operation::SetDesiredCapacity, 400, code, "it may not").into()
-}
-
 /// Shared by the provider and the test.
 #[derive(Debug, Default)]
-pub(crate) struct Script<T>(Mutex<T>);
+pub(crate) struct Script(Mutex<Leaving>);
 
-impl<T> Script<T> {
-    pub(crate) fn now(&self) -> MutexGuard<'_, T> {
+impl Script {
+    pub(crate) fn now(&self) -> MutexGuard<'_, Leaving> {
         self.0.lock()
     }
 }
 
-impl Script<Aws> {
-    async fn answer(&self) -> Result<(), SizingError> {
-        let (hangs, takes, fails) = {
-            let mut aws = self.now();
-            (aws.hangs, aws.takes, aws.fails.take())
-        };
-        if hangs {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep(takes).await;
-        fails.map_or(Ok(()), Err)
-    }
-
-    async fn set(&self, from: i32, to: i32, protect: &[InstanceId]) -> Result<(), SizingError> {
-        self.answer().await?;
-        let mut aws = self.now();
-        if aws.refuses_sizes {
-            return Err(of_aws("AccessDenied"));
-        }
-        Arc::make_mut(&mut aws.group.asg).desired = to;
-        aws.accepted(Change::Desired { group: aws.group.asg.name.clone(), from, to });
-        aws.asked.push(Asked::Set { from, to, protect: protect.iter().map(String::from).collect() });
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Sizing for Script<Aws> {
-    async fn current(&self, group: &Group) -> Result<Group, SizingError> {
-        self.answer().await?;
-        let mut aws = self.now();
-        aws.described += 1;
-        assert_eq!(group.asg.name, aws.group.asg.name);
-        Ok(aws.group.clone())
-    }
-
-    async fn raise(&self, _: &GroupLock, from: i32, to: i32) -> Result<(), SizingError> {
-        self.set(from, to, &[]).await
-    }
-
-    async fn lower(
-        &self,
-        _: &LowerLock,
-        from: i32,
-        to: i32,
-        protect: &[InstanceId],
-    ) -> Result<(), SizingError> {
-        self.set(from, to, protect).await
-    }
-
-    async fn terminate(&self, _: &GroupLock, instance: &InstanceId) -> Result<(), SizingError> {
-        self.answer().await?;
-        let terminating_takes = self.now().terminating_takes;
-        tokio::time::sleep(terminating_takes).await;
-        let mut aws = self.now();
-        if let Some(error) = aws.terminating_fails.take() {
-            return Err(error);
-        }
-        aws.asked.push(Asked::Terminate { instance: instance.into() });
-        if aws.loses_terminations {
-            let lost =
-                AwsError::unreachable(Operation::TerminateInstanceInAutoScalingGroup, "connection reset");
-            return Err(lost.into());
-        }
-        let asg = Arc::make_mut(&mut aws.group.asg);
-        asg.desired -= 1;
-        for found in asg.instances.iter_mut().filter(|i| i.id == *instance) {
-            found.lifecycle = Lifecycle::Terminating;
-        }
-        let group = aws.group.asg.name.clone();
-        aws.accepted(Change::Terminated {
-            group,
-            instance: instance.clone(),
-            state: Lifecycle::Terminating,
-            decrement: true,
-        });
-        Ok(())
-    }
-}
-
-impl ScaleIns for Script<Leaving> {
+impl ScaleIns for Script {
     fn is_ready(&self) -> bool {
         !self.now().not_ready
     }
@@ -319,8 +207,8 @@ impl ScaleIns for Script<Leaving> {
 /// The provider, served on pipes in memory.
 pub(crate) struct World {
     pub(crate) groups: Arc<Groups>,
-    pub(crate) aws: Arc<Script<Aws>>,
-    pub(crate) leaving: Arc<Script<Leaving>>,
+    pub(crate) aws: Aws,
+    pub(crate) leaving: Arc<Script>,
     pub(crate) clock: Clock,
     pub(crate) registry: Registry,
     pub(crate) tasks: JoinSet<Result<(), ServeError>>,
@@ -331,14 +219,16 @@ pub(crate) struct World {
 impl World {
     /// Discovery and AWS say the same: this group.
     pub(crate) fn with(group: Group) -> Self {
-        Self::seen(group.clone(), group)
+        let world = Self::empty(None);
+        world.exists(&group);
+        world.publish([group]);
+        world
     }
 
     /// Discovery has seen `group`, AWS is at `fresh` now.
-    pub(crate) fn seen(group: Group, fresh: Group) -> Self {
-        let world = Self::empty(None);
-        world.aws.now().group = fresh;
-        world.publish([group]);
+    pub(crate) fn seen(group: Group, fresh: &Group) -> Self {
+        let world = Self::with(group);
+        world.exists(fresh);
         world
     }
 
@@ -354,10 +244,14 @@ impl World {
 
     fn of(tls: Option<Tls>, prices: Option<Arc<Prices>>) -> Self {
         let groups = Arc::new(Groups::new(Duration::from_mins(10)));
-        let aws = Arc::new(Script::<Aws>::default());
-        let leaving = Arc::new(Script::<Leaving>::default());
+        let leaving = Arc::new(Script::default());
         let clock = clock();
-        aws.now().view = Some((Arc::clone(&groups), clock.clone()));
+        let aws = Aws::new(clock.clone(), 1);
+        let adapter = ebbtide::aws::Aws::at(aws_client(Arc::new(aws.clone())));
+        let protection = Arc::new(Protection::new(adapter.clone(), Arc::clone(&groups), clock.clone()));
+        let running = Running::default();
+        let sizing =
+            AwsSizing::new(adapter, Selectors::default(), Arc::clone(&groups), protection, running.clone());
         let mut registry = Registry::default();
         let metrics = RpcMetrics::register(&mut registry);
         if let Some(prices) = &prices {
@@ -365,9 +259,9 @@ impl World {
         }
         let provider = Provider::new(
             Arc::clone(&groups),
-            Arc::<Script<Leaving>>::clone(&leaving),
-            Arc::<Script<Aws>>::clone(&aws),
-            Running::default(),
+            Arc::<Script>::clone(&leaving),
+            Arc::new(sizing),
+            running,
             clock.clone(),
             metrics,
         )
@@ -379,6 +273,27 @@ impl World {
             let _ = stopped.await;
         }));
         Self { groups, aws, leaving, clock, registry, tasks, stop: Some(stop), dial }
+    }
+
+    /// AWS has this group from now on. What it misses never comes.
+    pub(crate) fn exists(&self, group: &Group) {
+        let asg = &group.asg;
+        let never = Timing { launch: Span::exactly(Duration::from_hours(1_000)), ..Timing::QUICK };
+        let size = |size: i32| u32::try_from(size).expect("a size");
+        let spec = GroupSpec::named(&*asg.name).zones(&asg.zones).timing(never);
+        let spec = spec.size(size(asg.min), size(asg.max), size(asg.desired));
+        self.aws.add_group(asg.suspended.iter().fold(spec, |spec, process| spec.suspended(process)));
+        for instance in &asg.instances {
+            let state = match instance.lifecycle {
+                Lifecycle::Pending => LifecycleState::Pending,
+                Lifecycle::InService => LifecycleState::InService,
+                Lifecycle::Terminating => LifecycleState::Terminating,
+                Lifecycle::TerminatingWait => LifecycleState::TerminatingWait,
+                // Changes have nothing to do with these.
+                _ => continue,
+            };
+            self.aws.add_instance_as(&asg.name, &instance.id, state);
+        }
     }
 
     pub(crate) fn publish(&self, groups: impl IntoIterator<Item = Group>) {
@@ -500,7 +415,27 @@ impl World {
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.aws.now().asked.clone()
+        let (mut asked, mut protect) = (Vec::new(), Vec::new());
+        for entry in self.aws.journal() {
+            match entry.what {
+                Event::Called { operation: Operation::SetInstanceProtection, arguments, .. } => {
+                    let named = arguments.into_iter().filter(|(name, _)| name.starts_with("InstanceIds"));
+                    protect = named.map(|(_, instance)| instance).collect();
+                }
+                Event::DesiredChanged { from, to, by: Operation::SetDesiredCapacity, .. } => {
+                    asked.push(Asked::Set { from, to, protect: std::mem::take(&mut protect) });
+                }
+                Event::Called {
+                    operation: Operation::TerminateInstanceInAutoScalingGroup,
+                    arguments,
+                    outcome,
+                } if !matches!(outcome, Outcome::Refused(_)) => {
+                    asked.push(Asked::Terminate { instance: arguments["InstanceId"].clone() });
+                }
+                _ => {}
+            }
+        }
+        asked
     }
 
     pub(crate) fn accepted(&self) -> Vec<String> {
