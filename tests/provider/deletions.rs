@@ -32,29 +32,6 @@ async fn the_target_size_is_lower_as_soon_as_the_call_has_returned_and_nothing_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_calls_for_one_node_are_one_scale_in() {
-    let world = World::with(three()).registered(&["i-1", "i-2", "i-3"]);
-    let calls = join_all((0..5).map(|_| world.delete(vec![node("i-1")]))).await;
-    assert!(calls.iter().all(Result::is_ok), "{calls:?}");
-    for _ in 0..5 {
-        world.delete(vec![node("i-1"), node("i-1")]).await.expect("still fine");
-    }
-    assert_eq!(world.accepted(), ["n-1"]);
-    assert_eq!(world.target_size().await, 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_instance_that_is_leaving_or_has_left_is_fine_at_the_minimum_too() {
-    let group = web(1).in_service(&["i-1"]).with("i-2", Lifecycle::TerminatingWait);
-    let world =
-        World::with(group).registered(&["i-1", "i-2", "i-3"]).under_way("i-1", true).under_way("i-3", true);
-    for batch in [vec![node("i-1")], vec![node("i-2")], vec![node("i-3")], vec![node("i-1"), node("i-3")]] {
-        assert_eq!(code(&world.delete(batch).await), Code::Ok);
-    }
-    assert!(world.is_untouched());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_scale_in_that_would_have_been_replaced_becomes_one_that_lowers_the_size() {
     let world = World::with(three()).registered(&["i-1"]).under_way("i-1", false);
     world.delete(vec![node("i-1")]).await.expect("accepted");
@@ -92,25 +69,6 @@ async fn a_node_that_is_not_of_the_group_is_not_found_and_spoils_a_batch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_batch_is_answered_ok_and_changes_nothing() {
-    let world = World::with(three());
-    assert_eq!(code(&world.delete(vec![]).await), Code::Ok);
-    assert!(world.is_untouched());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_minimum_holds_for_a_batch_as_a_whole() {
-    let world = World::with(three().limits(2, 10)).registered(&["i-1", "i-2", "i-3"]);
-    let refused = world.delete(vec![node("i-1"), node("i-2")]).await.expect_err("below the minimum");
-    assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(world.is_untouched());
-    // The same node twice is one node.
-    assert_eq!(code(&world.delete(vec![node("i-1"), node("i-1")]).await), Code::Ok);
-    assert_eq!(code(&world.delete(vec![node("i-2")]).await), Code::FailedPrecondition);
-    assert_eq!(world.accepted(), ["n-1"]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn batches_at_the_same_time_do_not_pass_the_minimum_together() {
     let world = World::with(three().limits(2, 10)).registered(&["i-1", "i-2", "i-3"]);
     let done = join_all([world.delete(vec![node("i-1")]), world.delete(vec![node("i-2")])]).await;
@@ -121,18 +79,6 @@ async fn batches_at_the_same_time_do_not_pass_the_minimum_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn placeholders_are_given_up_in_one_go_with_the_living_protected() {
-    let world = World::with(web(4).in_service(&["i-1", "i-2"]));
-    world.delete(placeholders(2..4)).await.expect("given up");
-    let protect = vec!["i-1".to_owned(), "i-2".to_owned()];
-    assert_eq!(world.asked(), [Asked::Set { from: 4, to: 2, protect }]);
-    assert_eq!(world.target_size().await, 2);
-    // Once more: there are none left.
-    world.delete(placeholders(2..4)).await.expect("nothing to do");
-    assert_eq!(world.asked().len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_instance_that_launched_in_place_of_a_placeholder_lives() {
     let fresh = web(4).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Pending);
     let world = World::seen(web(4).in_service(&["i-1", "i-2"]), &fresh);
@@ -140,25 +86,6 @@ async fn an_instance_that_launched_in_place_of_a_placeholder_lives() {
     let protect = ["i-1", "i-2"].map(str::to_owned).to_vec();
     assert_eq!(world.asked(), [Asked::Set { from: 4, to: 3, protect }]);
     assert_eq!(world.target_size().await, 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_instance_came_for_the_placeholder_that_waited_the_longest() {
-    let fresh = web(4).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Pending);
-    let world = World::seen(web(4).in_service(&["i-1", "i-2"]), &fresh);
-    world.delete(placeholders(2..3)).await.expect("it is there");
-    assert!(world.is_untouched());
-}
-
-#[tokio::test(start_paused = true)]
-async fn as_many_placeholders_are_given_up_as_the_minimum_allows_and_none_is_no_error() {
-    let world = World::with(web(3).in_service(&["i-1"]).limits(2, 10));
-    world.delete(placeholders(1..3)).await.expect("one of them");
-    let protect = vec!["i-1".to_owned()];
-    assert_eq!(world.asked(), [Asked::Set { from: 3, to: 2, protect }]);
-    assert_eq!(world.listed().await, ["i-1", "i-placeholder-web-2"]);
-    world.delete(placeholders(2..3)).await.expect("none");
-    assert_eq!((world.asked().len(), world.target_size().await), (1, 2));
 }
 
 /// Or the last of them would have been emptied in vain.
@@ -212,38 +139,6 @@ async fn an_instance_that_may_not_be_terminated_keeps_no_placeholder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_placeholder_keeps_its_name_until_it_is_given_up_or_has_come() {
-    let world = World::with(web(4).in_service(&["i-1"]));
-    let (one, two, three) = ("i-placeholder-web-1", "i-placeholder-web-2", "i-placeholder-web-3");
-    assert_eq!(world.listed().await, ["i-1", one, two, three]);
-    world.delete(placeholders(2..3)).await.expect("given up");
-    assert_eq!(world.listed().await, ["i-1", one, three]);
-    world.publish([web(3).in_service(&["i-1", "i-2"])]);
-    assert_eq!(world.listed().await, ["i-1", "i-2", three]);
-    world.increase(1).await.expect("grown");
-    assert_eq!(world.listed().await, ["i-1", "i-2", three, "i-placeholder-web-4"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_cannot_be_given_up_bears_no_error_for_a_while() {
-    let mut group = web(3).in_service(&["i-1"]);
-    group.failure = Some(failure(2));
-    let world = World::with(group);
-    let failed = async || world.with_errors().await;
-    assert_eq!(failed().await, ["i-placeholder-web-1", "i-placeholder-web-2"]);
-    world.aws.deny(Operation::SetDesiredCapacity, true);
-    assert_eq!(code(&world.delete(placeholders(1..3)).await), Code::FailedPrecondition);
-    assert_eq!(failed().await, [""; 0]);
-    assert_eq!(world.listed().await.len(), 3);
-    tokio::time::advance(Duration::from_mins(9)).await;
-    assert_eq!(failed().await, [""; 0]);
-    tokio::time::advance(Duration::from_secs(59)).await;
-    world.refresh_view();
-    tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(failed().await.len(), 2);
-}
-
-#[tokio::test(start_paused = true)]
 async fn placeholders_that_cannot_be_given_up_keep_no_instance_alive_that_never_registered() {
     let world = World::with(web(5).in_service(&["i-1", "i-2"])).registered(&["i-1"]).visited().await;
     world.aws.deny(Operation::SetDesiredCapacity, true);
@@ -251,17 +146,6 @@ async fn placeholders_that_cannot_be_given_up_keep_no_instance_alive_that_never_
     batch.push(unregistered("i-2"));
     assert_eq!(code(&world.delete(batch).await), Code::FailedPrecondition);
     assert_eq!(world.asked(), [terminated("i-2")]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_instance_that_never_registered_is_terminated_once() {
-    let world = World::with(three()).registered(&["i-1"]).visited().await;
-    world.delete(vec![unregistered("i-2")]).await.expect("terminated");
-    assert_eq!((world.asked(), world.target_size().await), (vec![terminated("i-2")], 2));
-    for _ in 0..3 {
-        world.delete(vec![unregistered("i-2")]).await.expect("terminating already");
-    }
-    assert_eq!(world.asked().len(), 1);
 }
 
 /// It is empty, and would be opened again if its call failed.
@@ -282,15 +166,6 @@ async fn a_drained_node_waits_for_no_termination_of_an_instance_that_never_regis
     terminating.expect("terminated");
     assert_eq!((world.asked(), world.accepted()), (vec![terminated("i-2")], vec!["n-1".to_owned()]));
     assert_eq!(world.target_size().await, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_termination_that_was_not_heard_of_is_not_repeated() {
-    let fresh = web(2).in_service(&["i-1", "i-3"]).with("i-2", Lifecycle::Terminating);
-    let world = World::seen(three(), &fresh);
-    world.delete(vec![unregistered("i-2")]).await.expect("AWS says that it goes");
-    assert_eq!(world.asked(), []);
-    assert_eq!(world.target_size().await, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,22 +194,6 @@ async fn a_termination_that_was_never_sent_is_sent_by_the_next_call() {
     world.aws.refuse_next(TERMINATE, expired, Lose::BeforeEffect, 0);
     world.delete(vec![unregistered("i-2")]).await.expect("AWS has not heard of it");
     assert_eq!(world.asked(), [terminated("i-2")]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_instance_that_may_have_a_node_is_terminated_undrained() {
-    let world = World::with(three());
-    assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
-    world.leaving.now().not_ready = true;
-    assert_eq!(code(&world.delete(vec![unregistered("i-1")]).await), Code::Unavailable);
-    *world.leaving.now() = crate::world::Leaving { outdated: true, ..Default::default() };
-    assert_eq!(code(&world.delete(vec![unregistered("i-1")]).await), Code::Unavailable);
-    assert!(world.is_untouched());
-    // One that has registered since cluster-autoscaler looked is drained.
-    *world.leaving.now() = crate::world::Leaving::default();
-    let world = world.registered(&["i-1"]);
-    world.delete(vec![unregistered("i-1")]).await.expect("accepted");
-    assert_eq!((world.accepted(), world.asked()), (vec!["n-1".to_owned()], vec![]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use ebbtide::aws::Lifecycle;
-use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use ebbtide::sim::aws::Operation;
 use futures::FutureExt as _;
 use futures::future::join_all;
@@ -16,34 +15,6 @@ fn set(from: u32, to: u32, protect: &[&str]) -> Asked {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_grows_from_what_aws_says_now_not_from_what_was_reported() {
-    let seen = web(2).in_service(&["i-1", "i-2"]);
-    let world = World::seen(seen, &web(4).in_service(&["i-1", "i-2"]));
-    world.increase(3).await.expect("grown");
-    assert_eq!(world.asked(), [set(4, 7, &[])]);
-    assert_eq!(world.target_size().await, 7);
-    assert!(world.groups.refresh_wanted().now_or_never().is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_learned_of_a_termination_does_not_lower_the_size_twice() {
-    let seen = web(3).in_service(&["i-1", "i-2", "i-3"]);
-    let fresh = web(2).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Terminating);
-    let world = World::seen(seen, &fresh);
-    world.increase(1).await.expect("grown");
-    assert_eq!(world.target_size().await, 3);
-    // The controller, which asked for it, reports it a moment later.
-    let terminated = ebbtide::groups::Change::Terminated {
-        group: GROUP.into(),
-        instance: "i-3".into(),
-        state: Lifecycle::Terminating,
-        decrement: true,
-    };
-    world.groups.changed(world.clock.now(), terminated);
-    assert_eq!(world.target_size().await, 3);
-}
-
-#[tokio::test(start_paused = true)]
 async fn two_calls_at_once_both_count() {
     let world = World::with(web(1).in_service(&["i-1"]));
     world.aws.delay(Duration::from_millis(300), Duration::ZERO);
@@ -51,23 +22,6 @@ async fn two_calls_at_once_both_count() {
     assert!(done.iter().all(Result::is_ok), "{done:?}");
     assert_eq!(world.aws.group(GROUP).expect("there").desired, 7);
     assert_eq!(world.target_size().await, 7);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_size_that_is_not_allowed_changes_nothing_and_says_whose_mistake_it_is() {
-    let world = World::with(web(5).in_service(&["i-1", "i-2", "i-3"]).limits(4, 8));
-    let codes = [
-        code(&world.increase(0).await),
-        code(&world.increase(-1).await),
-        code(&world.decrease(0).await),
-        code(&world.decrease(1).await),
-    ];
-    assert_eq!(codes, [Code::InvalidArgument; 4]);
-    let unknown = NodeGroupIncreaseSizeRequest { delta: 1, id: "other".into() };
-    let unknown = world.client().await.node_group_increase_size(unknown).await;
-    assert_eq!(code(&unknown), Code::NotFound);
-    assert!(world.is_untouched());
-    assert_eq!(world.target_size().await, 5);
 }
 
 /// cluster-autoscaler knows a maximum from before nodes began to leave. Refused, it would leave the group alone for minutes.
@@ -95,6 +49,16 @@ async fn a_group_of_all_or_nothing_grows_by_all_that_was_asked_for_or_not_at_all
 }
 
 #[tokio::test(start_paused = true)]
+async fn instances_in_service_are_protected_and_no_others_while_the_target_size_goes_down() {
+    let group =
+        web(5).in_service(&["i-1"]).with("i-2", Lifecycle::Pending).with("i-3", Lifecycle::Terminating);
+    let world = World::with(group);
+    world.decrease(-2).await.expect("lowered");
+    assert_eq!(world.asked(), [set(5, 3, &["i-1"])]);
+    assert_eq!(world.aws.calls(Operation::SetInstanceProtection), 1, "AWS refuses none of them");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_instance_that_came_in_between_is_not_given_up() {
     let world = World::seen(web(2).in_service(&["i-1"]), &web(2).in_service(&["i-1", "i-2"]));
     assert_eq!(code(&world.decrease(-1).await), Code::Ok);
@@ -118,16 +82,6 @@ async fn a_scale_up_that_is_taken_back_takes_no_replacement_along() {
     assert_eq!(world.listed().await, [&["i-1", "i-2"][..], &replacements].concat());
     world.decrease(-3).await.expect("none");
     assert_eq!((world.asked().len(), world.target_size().await), (1, 4));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_target_size_goes_down_as_far_as_it_can_and_is_never_refused_for_more() {
-    for (min, delta, to) in [(4, -2, Some(4)), (0, i32::MIN, Some(3)), (5, -1, None), (0, -1, Some(4))] {
-        let world = World::with(web(5).in_service(&["i-1", "i-2", "i-3"]).limits(min, 8));
-        world.decrease(delta).await.expect("never refused");
-        let protected = set(5, to.unwrap_or_default(), &["i-1", "i-2", "i-3"]);
-        assert_eq!(world.asked(), to.map(|_| protected).into_iter().collect::<Vec<_>>(), "{min} {delta}");
-    }
 }
 
 #[tokio::test(start_paused = true)]
