@@ -1,28 +1,36 @@
 //! The RPCs that change something: IncreaseSize, DecreaseTargetSize, DeleteNodes.
 //!
-//! Each, unless it only has nodes drained, holds the group's lock and decides from a fresh description; before it returns, the snapshot has
-//! what AWS accepted. The client may cancel at any await: no step depends on a later one, and where AWS may have done more than we heard
-//! of, a refresh is requested.
+//! Each, unless it only has nodes drained, holds the group's lock and decides from a fresh description (IncreaseSize from a recent refresh
+//! where AWS does not describe the group in time); before it returns, the snapshot has what AWS accepted. The client may cancel at any
+//! await: no step depends on a later one, and where AWS may have done more than we heard of, a refresh is requested.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream;
+use tokio::time::Instant;
 use tonic::Code;
 
-use super::deadline::Deadline;
+use super::deadline::{CALL_WITHIN, Deadline};
 use super::deletion::{Deletion, NodeToDrain};
 use super::placeholders::Refusal;
 use super::proto::ExternalGrpcNode;
 use super::terminations::Sent;
 use super::{Provider, RpcError, SizingError};
-use crate::aws::Instance;
+use crate::aws::{AwsError, Instance};
+use crate::clock::elapsed;
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
 use crate::groups::{Change, Group, GroupLock, Groups, LowerLock, Snapshot, size_in_doubt};
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::{Accepted, IntentError};
+use crate::telemetry::chain;
+
+/// How old a refresh may be from which a group grows that AWS does not describe in time: there is one a minute, which takes up to half a
+/// minute.
+const RECENT: Duration = Duration::from_secs(90);
 
 /// How many calls of one batch are made at once. cluster-autoscaler's batches have 10 nodes by default; a huge one must
 /// not use up our rate limit at AWS or the API server.
@@ -55,7 +63,11 @@ impl Provider {
         let decide = |group: &Group| self.increased(group, delta);
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
-        let Described { mut group, larger } = self.describe(deadline, group).await?;
+        let began = Instant::now();
+        let Described { mut group, larger } = match self.describe(deadline, group).await {
+            Err(error) if began.elapsed() >= CALL_WITHIN => self.seen_recently(group, error)?,
+            described => described?,
+        };
         let name = group.asg.name.clone();
         let described = group.asg.desired;
         // One node too many costs money for a while; a smaller size, set by mistake, costs nodes.
@@ -77,6 +89,30 @@ impl Provider {
         }
         self.groups.note_asked_for(&name);
         Ok(())
+    }
+
+    /// A group that AWS has not described in [`CALL_WITHIN`], as the last refresh has shown it: if that is recent, and shows every size that
+    /// cluster-autoscaler has had set. Otherwise `error` stays. A larger size that somebody else has set since is undone, and nodes go for it:
+    /// the in-tree provider always goes by what it saw last.
+    fn seen_recently(&self, name: &GroupName, error: RpcError) -> Result<Described, RpcError> {
+        let has_no_answer = matches!(
+            error,
+            RpcError::TimedOut { .. } | RpcError::Sizing(SizingError::Aws(AwsError::Unreachable { .. }))
+        );
+        let view = self.view()?;
+        let age = elapsed(view.taken_at, self.clock.now());
+        let shows_all =
+            !self.visits.may_be_unseen(view.taken_at) && self.groups.is_clear(name, view.taken_at);
+        if !(has_no_answer && age <= RECENT && shows_all) {
+            return Err(error);
+        }
+        tracing::info!(
+            group = name.as_str(),
+            age_seconds = age.as_secs(),
+            error = %chain(&error),
+            "AWS does not describe the group in time: it grows from what the last refresh has shown"
+        );
+        Ok(Described { group: Group::clone(&*group(&view, name)?), larger: None })
     }
 
     /// The size of a group that grows by `delta`.

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use ebbtide::sim::aws::{Behaviour, Operation};
+use ebbtide::provider::proto::RefreshRequest;
+use ebbtide::sim::aws::{Behaviour, Lose, Operation, Refusal};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
+use tokio::time::Instant;
 
-use crate::scene::{GROUP, SOON, Scene, group};
+use crate::scene::{GROUP, SOON, Scene, eventually, group};
 
 /// Every call of these takes so long from now on.
 fn slow(scene: &Scene, operations: &[Operation], takes: Duration) {
@@ -72,4 +74,79 @@ async fn while_aws_is_asked_about_an_instance_before_its_termination_a_size_goes
     scene.increase(1).await.expect("raised");
     let desired = |_: &World| scene.desired() == 2;
     assert!(scene.world.until(SOON, desired).await, "one more, and one less");
+}
+
+/// A group of two that AWS describes only after seven seconds, each time.
+async fn slowly_described() -> Scene {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    slow(&scene, &[Operation::DescribeAutoScalingGroups], Duration::from_secs(7));
+    scene
+}
+
+/// cluster-autoscaler has come for so long that the last refresh shows whatever another process has done.
+async fn is_known(scene: &Scene) {
+    scene.is_visited().await;
+    scene.is_visited().await;
+}
+
+/// Asks for one node more, in vain, and asserts that AWS was not told of any size.
+async fn does_not_grow(scene: &Scene) {
+    let sizes = scene.world.aws.calls(Operation::SetDesiredCapacity);
+    scene.increase(1).await.expect_err("nothing to go on from");
+    assert_eq!(scene.world.aws.calls(Operation::SetDesiredCapacity), sizes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_takes_seven_seconds_to_describe_grows_from_what_the_last_refresh_has_shown() {
+    let scene = slowly_described().await;
+    is_known(&scene).await;
+    for size in [3, 4, 6] {
+        let began = Instant::now();
+        scene.increase(size - scene.target().await).await.expect("raised");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_eq!((scene.desired() as i32, scene.target().await), (size, size));
+        // At any moment between two refreshes.
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        scene.is_visited().await;
+    }
+    assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 6).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_does_not_grow_from_a_refresh_that_is_old() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    is_known(&scene).await;
+    scene.world.aws.hang(&[Operation::DescribeAutoScalingGroups], true);
+    tokio::time::sleep(Duration::from_secs(95)).await;
+    does_not_grow(&scene).await;
+}
+
+/// It could be set to less than it has by now.
+#[tokio::test(start_paused = true)]
+async fn a_group_does_not_grow_from_a_refresh_that_may_not_show_a_size_of_ours() {
+    let scene = slowly_described().await;
+    is_known(&scene).await;
+    let unwell = Refusal { code: "InternalFailure", status: 500, message: "An internal error has occurred." };
+    let refuse =
+        |times| scene.world.aws.refuse_next(Operation::SetDesiredCapacity, unwell, Lose::AfterEffect, times);
+    refuse(u32::MAX);
+    scene.increase(5).await.expect_err("AWS does not say whether it was set");
+    // Its last try as well.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    refuse(0);
+    does_not_grow(&scene).await;
+    assert_eq!(scene.desired(), 7);
+    assert!(eventually(SOON, || async { scene.increase(1).await.is_ok() }).await);
+    assert_eq!((scene.desired(), scene.target().await), (8, 8));
+}
+
+/// The other process may have raised it a moment ago.
+#[tokio::test(start_paused = true)]
+async fn a_group_does_not_grow_from_a_refresh_of_when_cluster_autoscaler_had_just_come() {
+    let scene = slowly_described().await;
+    scene.program.client().refresh(RefreshRequest {}).await.expect("answered");
+    does_not_grow(&scene).await;
+    is_known(&scene).await;
+    scene.increase(1).await.expect("raised");
+    assert_eq!(scene.desired(), 3);
 }

@@ -89,8 +89,12 @@ async fn an_answer_comes_before_the_client_gives_up_and_a_doubt_asks_for_a_new_r
     let world = World::with(web(1).in_service(&["i-1"]));
     world.aws.hang(&[Operation::DescribeAutoScalingGroups, Operation::SetDesiredCapacity], true);
     let before = tokio::time::Instant::now();
-    world.increase(1).await.expect_err("no answer");
+    world.decrease(-1).await.expect_err("no answer");
     assert_eq!(before.elapsed().as_secs(), 3);
+    // A size that goes up is tried without the description.
+    let before = tokio::time::Instant::now();
+    world.increase(1).await.expect_err("no answer");
+    assert_eq!(before.elapsed().as_secs(), 4);
     // Two calls of 2.5 s each: the second one has no 3 s left.
     let world = World::with(web(1).in_service(&["i-1"]));
     world.aws.delay(Duration::from_millis(2500), Duration::ZERO);

@@ -110,7 +110,8 @@ async fn without_aws_for_an_hour_workloads_leave_and_releases_wait() {
         // cluster-autoscaler is answered from the last refresh, and can have a node drained.
         scene.pass_some(seconds(60)).await;
         scene.target().await.expect("known");
-        assert_eq!(scene.increase(1).await.expect_err("nobody is there").code(), Code::Unavailable);
+        let refused = scene.increase(1).await.expect_err("nobody is there").code();
+        assert!(matches!(refused, Code::Unavailable | Code::DeadlineExceeded), "{refused}");
         scene.delete(std::slice::from_ref(during)).await.expect("accepted");
         scene.until(|w| has_exited(w, "old")).await;
         // After ten minutes what was known is too old to answer with, and not too old to drain by.

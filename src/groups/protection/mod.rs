@@ -94,8 +94,12 @@ impl Protection {
     /// Sets the size of a locked group.
     pub(crate) async fn set(&self, group: &GroupName, to: i32) -> Result<(), AwsError> {
         let set = self.aws.set_desired(group, to).await;
+        let now = self.clock.now();
+        if set.as_ref().is_err_and(|error| !error.is_refusal()) {
+            self.groups.note_unclear(group, now);
+        }
         if set.as_ref().is_err_and(AwsError::may_come) {
-            self.late_sizes.note(group, to, self.clock.now());
+            self.late_sizes.note(group, to, now);
         }
         set
     }

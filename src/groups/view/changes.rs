@@ -16,7 +16,7 @@ use crate::k8s::{GroupName, InstanceId};
 ///
 /// Source: [Eventual consistency in the Amazon EC2
 /// API](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
-const SHOWN_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long at most an acknowledged termination counts that no description shows.
 const ENDS_WITHIN: Duration = Duration::from_mins(6);

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 pub use self::changes::{Change, size_in_doubt};
-use self::changes::{Changes, is_older};
+use self::changes::{Changes, SHOWN_WITHIN, is_older};
 use super::Snapshot;
 use super::group_locks::{GroupLock, GroupLocks, LowerLock, SharedGroupLock};
 use crate::aws::AutoScalingGroup;
@@ -43,6 +43,8 @@ pub struct Groups {
     asked_for: Mutex<BTreeMap<String, Timestamp>>,
     /// Since when no refresh has worked; `None` if the last one has.
     undescribed_since: Mutex<Option<Timestamp>>,
+    /// Groups of which a size was set without a word on whether it was, and when that was last.
+    unclear: Mutex<BTreeMap<GroupName, Timestamp>>,
 }
 
 /// What the view is made of.
@@ -72,6 +74,7 @@ impl Groups {
             protection: GroupLocks::default(),
             asked_for: Mutex::default(),
             undescribed_since: Mutex::default(),
+            unclear: Mutex::default(),
         }
     }
 
@@ -193,6 +196,16 @@ impl Groups {
     /// Whether that was noted in this run, of what is there still.
     pub fn is_asked_for(&self, name: &str) -> bool {
         self.asked_for.lock().contains_key(name)
+    }
+
+    /// Notes that a size of ours may or may not have been set by `now`.
+    pub(super) fn note_unclear(&self, group: &GroupName, now: Timestamp) {
+        self.unclear.lock().insert(group.clone(), now);
+    }
+
+    /// Whether a description of `at` shows what has become of all sizes of the group that we have set.
+    pub fn is_clear(&self, group: &GroupName, at: Timestamp) -> bool {
+        self.unclear.lock().get(group).is_none_or(|set| elapsed(*set, at) >= SHOWN_WITHIN)
     }
 
     /// Asks discovery for a refresh soon; several such requests make one.
