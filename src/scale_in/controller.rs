@@ -77,14 +77,16 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
             Some(ended) = queues.join_next() => return Err(ControllerError::Ended(ended?)),
             // The Node may have changed since its worker last saw it.
-            Some(name) = workers.ended(&shared) => name.and_then(|name| shared.nodes.get(&name)).into_iter().collect(),
+            Some(ended) = workers.ended() => shared.nodes.get(&ended?).into_iter().collect(),
             names = shared.nodes.changed() => names.iter().filter_map(|name| shared.nodes.get(name)).collect(),
             Ok(()) = groups.changed() => shared.nodes.all(),
             Ok(()) = notices.changed() => noticed(&shared),
         };
     }
     // Answers still out are awaited; the next leader finds the rest by looking, and what is given back in the queues.
-    while workers.ended(&shared).await.is_some() {}
+    while let Some(ended) = workers.ended().await {
+        ended?;
+    }
     while let Some(ended) = queues.join_next().await {
         ended?;
     }

@@ -1,11 +1,13 @@
 //! The workers, one for each Node that needs one. A panic costs only its own node a pause; heartbeats and other nodes go on.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{Id, JoinSet};
+use futures::FutureExt as _;
+use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument as _, Span};
 
 use super::context::Shared;
@@ -23,85 +25,64 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// All workers under way.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
-    tasks: JoinSet<()>,
-    names: HashMap<Id, NodeName>,
-    busy: BTreeMap<NodeName, Busy>,
-}
-
-#[derive(Debug, Default)]
-struct Busy {
-    /// Panics in a row.
-    panics: u32,
-    /// The pause after a panic is under way, not work.
-    rests: bool,
-    /// When the Node's record was first seen, and how far the API server's clock was ahead of ours then.
-    record_seen: RecordSeen,
+    tasks: JoinSet<NodeName>,
+    busy: BTreeSet<NodeName>,
 }
 
 impl Workers {
     /// Whether the Node has a worker, or gets one again after a pause.
     pub(super) fn has(&self, name: &NodeName) -> bool {
-        self.busy.contains_key(name)
+        self.busy.contains(name)
     }
 
     /// Starts a worker for a Node. `at_start`: an earlier run wrote its annotation.
     pub(super) fn start(&mut self, shared: &Arc<Shared>, name: &NodeName, at_start: bool) {
-        let span = span(shared, name);
-        let busy = self.busy.entry(name.clone()).or_default();
-        busy.rests = false;
-        let record_seen = Arc::clone(&busy.record_seen);
-        let work = worker::work(Arc::clone(shared), name.clone(), record_seen, at_start).instrument(span);
-        let task = self.tasks.spawn(work);
-        self.names.insert(task.id(), name.clone());
+        self.busy.insert(name.clone());
+        self.tasks.spawn(work(Arc::clone(shared), name.clone(), at_start));
     }
 
-    /// Waits for a worker to end; `None` if there are no workers. Returns the Node that has none now. After a panic, its
-    /// worker is started again here, after a pause.
-    pub(super) async fn ended(&mut self, shared: &Arc<Shared>) -> Option<Option<NodeName>> {
-        let (id, panic) = match self.tasks.join_next_with_id().await? {
-            Ok((id, ())) => (id, None),
-            Err(error) => (error.id(), Some(error)),
+    /// Waits for a worker to end; `None` if there are no workers. Returns the Node that has none now.
+    pub(super) async fn ended(&mut self) -> Option<Result<NodeName, JoinError>> {
+        let ended = self.tasks.join_next().await?;
+        Some(ended.inspect(|name| _ = self.busy.remove(name)))
+    }
+}
+
+/// Works on a Node; after a panic, again after a pause. Returns the Node.
+async fn work(shared: Arc<Shared>, name: NodeName, at_start: bool) -> NodeName {
+    let record_seen = RecordSeen::default();
+    let (mut panics, mut words) = (0_u32, String::new());
+    loop {
+        let again = async {
+            if panics > 0 {
+                rest(&shared, &name, panics, &words).instrument(span(&shared, &name)).await;
+                if shared.stop.is_cancelled() {
+                    return;
+                }
+            }
+            let (shared, record_seen) = (Arc::clone(&shared), Arc::clone(&record_seen));
+            let span = span(&shared, &name);
+            worker::work(shared, name.clone(), record_seen, at_start || panics > 0).instrument(span).await;
         };
-        let name = self.names.remove(&id)?;
-        match panic {
-            Some(error) if !shared.stop.is_cancelled() => {
-                let words =
-                    error.try_into_panic().map_or_else(|error| error.to_string(), |panic| said(&*panic));
-                self.rest(shared, &name, &words);
-                Some(None)
+        match AssertUnwindSafe(again).catch_unwind().await {
+            Err(panic) if !shared.stop.is_cancelled() => {
+                (panics, words) = (panics.saturating_add(1), said(&*panic));
             }
-            _ if self.busy.get(&name).is_some_and(|busy| busy.rests) && !shared.stop.is_cancelled() => {
-                self.start(shared, &name, true);
-                Some(None)
-            }
-            _ => {
-                self.busy.remove(&name);
-                Some(Some(name))
-            }
+            _ => return name,
         }
     }
+}
 
-    /// Reports a panic and keeps the Node's place during the pause.
-    fn rest(&mut self, shared: &Arc<Shared>, name: &NodeName, words: &str) {
-        let busy = self.busy.entry(name.clone()).or_default();
-        busy.panics = busy.panics.saturating_add(1);
-        let pause = backoff(busy.panics, FIRST_PAUSE, LONGEST_PAUSE);
-        busy.rests = true;
-        shared.metrics.panicked();
-        shared.waits_no_more(name);
-        let span = span(shared, name);
-        tracing::error!(parent: &span, panic = words, pause = ?pause, "a defect of ebbtide stopped the work on a node: taken up again after a pause");
-        let event = events::failed(words, pause);
-        let (outside, of) = (Arc::clone(shared), name.clone());
-        let rest = async move {
-            if let Some(node) = outside.nodes.get(&of) {
-                announce(Arc::clone(&outside), node, event).await;
-            }
-            outside.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
-        };
-        let task = self.tasks.spawn(rest.instrument(span));
-        self.names.insert(task.id(), name.clone());
+/// Reports a panic, and pauses after it. `panics`: how many there were in a row.
+async fn rest(shared: &Arc<Shared>, name: &NodeName, panics: u32, words: &str) {
+    let pause = backoff(panics, FIRST_PAUSE, LONGEST_PAUSE);
+    shared.metrics.panicked();
+    shared.waits_no_more(name);
+    tracing::error!(panic = words, pause = ?pause, "a defect of ebbtide stopped the work on a node: taken up again after a pause");
+    if let Some(node) = shared.nodes.get(name) {
+        announce(Arc::clone(shared), node, events::failed(words, pause)).await;
     }
+    shared.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
 }
 
 /// What is logged of the work on a node has the instance as well: the one field by which to follow a scale-in, from the notice before
