@@ -159,7 +159,7 @@ pub(super) fn in_turn<K>(
 }
 
 /// Hands one event of a watch to the sink. `listed` collects a list until it is complete.
-pub fn deliver<K, S: Sink<K>>(event: Event<K>, listed: &mut Vec<S::Kept>, sink: &S) {
+fn deliver<K, S: Sink<K>>(event: Event<K>, listed: &mut Vec<S::Kept>, sink: &S) {
     match event {
         Event::Init => {
             listed.clear();

@@ -289,9 +289,9 @@ impl Worker {
         let now = self.shared.clock.now();
         match pods {
             Ok(pods) => {
-                if pods.iter().all(|pod| pod.finished || self.pods.shows(&pod.uid)) {
+                if pods.iter().all(|pod| pod.finished || self.pods.by_uid.contains_key(&pod.uid)) {
                     self.memory.worked(&Task::ListPods, now);
-                    self.listed_at = (!self.is_relisting()).then_some(now);
+                    self.pods.confirmed_at = (!self.is_relisting()).then_some(now);
                 } else {
                     self.memory.put_off(&Task::ListPods, now, LISTED_ANEW);
                     tracing::info!(
@@ -299,7 +299,6 @@ impl Worker {
                         "the watch of the node's pods has not shown one that is there: it begins anew, and nothing is released before that"
                     );
                     self.pods.list_anew(&self.nodes);
-                    self.are_watches_behind = true;
                 }
             }
             Err(error) => {

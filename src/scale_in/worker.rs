@@ -10,8 +10,6 @@ use std::sync::Arc;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher::{self, Event};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::Span;
@@ -32,7 +30,7 @@ use super::nodeless::{self, needed_until};
 use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
-use super::pod_watches::{Pods, Watches};
+use super::pod_watches::Pods;
 use super::record::{Cause, Phase, Record, Written};
 use super::situation::{CUT_OFF_FOR, Situation};
 use super::told::Told;
@@ -40,7 +38,7 @@ use super::trace;
 use super::waiting::Progress;
 use super::{events, operator_queue};
 use crate::clock::later;
-use crate::cluster::{CHANGED_WITHIN, NodeView, PodName, PodView, Seen, may_have_room};
+use crate::cluster::{CHANGED_WITHIN, NodeView, PodName, PodView, may_have_room};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -135,10 +133,6 @@ pub(super) struct Worker {
     /// This Node, and its twins whose pods count.
     pub(super) nodes: BTreeSet<NodeName>,
     pub(super) pods: Pods,
-    /// When a list last confirmed the watches: it had no pod that they had not shown.
-    pub(super) listed_at: Option<Timestamp>,
-    /// A list had such a pod: the watches are to begin anew.
-    pub(super) are_watches_behind: bool,
     pub(super) memory: Memory,
     pub(super) told: Told,
     /// The record's moments are read by the API server's clock as it was when the record came: later steps do not matter.
@@ -169,8 +163,6 @@ impl Worker {
             nodes: [name.clone()].into(),
             name,
             pods: Pods::default(),
-            listed_at: None,
-            are_watches_behind: false,
             memory: Memory::default(),
             told: Told::default(),
             running: FuturesUnordered::new(),
@@ -182,7 +174,6 @@ impl Worker {
         if let Some(instance) = &self.instance {
             shared.holds.note_node(instance);
         }
-        let mut watches = Watches::default();
         let mut groups = shared.groups.versions();
         let mut budgets = shared.budgets.versions();
         let mut daemon_sets = shared.daemon_sets.versions();
@@ -194,16 +185,13 @@ impl Worker {
         let mut leadership = shared.leadership.changes();
         let eviction_slot_free = Arc::clone(&self.eviction_slot_free);
         while let Next::Wait(wake_at) = self.step() {
-            if std::mem::take(&mut self.are_watches_behind) {
-                watches = Watches::default();
-            }
-            watches.keep(&shared, &self.nodes, &self.pods);
+            self.pods.watch(&shared, &self.nodes);
             tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => break,
                 Some(outcome) = self.running.next() => self.remember(outcome),
-                event = watches.streams.next() => match event {
-                    Some((node, event)) => self.take_in(&mut watches, &node, event),
+                event = self.pods.next() => match event {
+                    Some((node, event)) => self.pods.take_in(&node, event),
                     None => break,
                 },
                 () = follow.notified() => {}
@@ -221,11 +209,11 @@ impl Worker {
                 Ok(()) = leadership.changed() => {}
                 () = shared.clock.sleep_until_some(wake_at) => {}
             }
-            self.take_in_what_is_there(&mut watches);
+            self.take_in_what_is_there();
             let _ = (follow.notified().now_or_never(), eviction_slot_free.notified().now_or_never());
         }
         // Lists under way are of no use any more, and take places that calls still to be answered may be waiting for.
-        drop(watches);
+        self.pods.end_watches();
         self.hear_out().await;
     }
 
@@ -236,26 +224,18 @@ impl Worker {
     }
 
     /// Takes in every outcome and every event that is there: one plan is made of all.
-    fn take_in_what_is_there(&mut self, watches: &mut Watches) {
+    fn take_in_what_is_there(&mut self) {
         while let Some(Some(outcome)) = self.running.next().now_or_never() {
             self.remember(outcome);
         }
-        while let Some(Some((node, event))) = watches.streams.next().now_or_never() {
-            self.take_in(watches, &node, event);
+        while let Some(Some((node, event))) = self.pods.next().now_or_never() {
+            self.pods.take_in(&node, event);
         }
-    }
-
-    /// Takes in an event. A list from before a watch broke says nothing of what the watch missed.
-    fn take_in(&mut self, watches: &mut Watches, node: &NodeName, event: watcher::Result<Event<Seen<Pod>>>) {
-        if event.is_err() {
-            self.listed_at = None;
-        }
-        watches.take_in(node, event, &self.pods);
     }
 
     /// Whether pods are being listed anew, since a watch of theirs broke.
     pub(super) fn is_relisting(&self) -> bool {
-        self.nodes.iter().any(|node| self.pods.relisting.borrow().contains(node))
+        self.nodes.iter().any(|node| self.pods.relisting.contains(node))
     }
 
     /// Plans, and starts the actions.
@@ -269,13 +249,13 @@ impl Worker {
         self.last = Some(Arc::clone(&node));
         let look = self.look(&node);
         let (now, leads) = (look.now, look.leads);
-        let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
+        let is_listed = self.nodes.is_subset(&self.pods.listed);
         let is_relisting = self.is_relisting();
-        let pods = self.pods.by_uid.borrow();
-        self.memory.note_pods(&pods, now);
-        self.told.note_pods(&pods);
+        let pods = &self.pods.by_uid;
+        self.memory.note_pods(pods, now);
+        self.told.note_pods(pods);
         if is_listed && !is_relisting {
-            self.memory.note_daemons(&pods, &self.shared.settings.flush, now);
+            self.memory.note_daemons(pods, &self.shared.settings.flush, now);
         }
         let permits = Permits::new(self, leads, now);
         let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
@@ -290,9 +270,9 @@ impl Worker {
             node: &node,
             twins: &look.twins,
             is_primary: look.is_primary,
-            pods: is_listed.then_some(&*pods),
+            pods: is_listed.then_some(pods),
             is_relisting,
-            listed_at: self.listed_at,
+            listed_at: self.pods.confirmed_at,
             are_kubelets_cut_off: self
                 .shared
                 .nodes
@@ -327,7 +307,6 @@ impl Worker {
             self.shared.holds.note_releasing(instance, is_releasing, now);
         }
         let wanted = needs_worker(&self.shared, &node, &look.twins, &situation.instance);
-        drop(pods);
         if !permits.were_asked_for.get() {
             self.shared.eviction_rate.leave(&self.name);
         }
@@ -352,12 +331,11 @@ impl Worker {
             is_believed && matches!(membership(snapshot.as_deref(), node), Membership::In { .. })
         };
         let Some(node) = self.last.clone().filter(is_ours) else { return Next::Stop };
-        let pods = self.pods.by_uid.borrow();
+        let pods = &self.pods.by_uid;
         // Pods of a twin that still exists are not collected.
         let left_behind = pods.values().filter(|pod| pod.node == self.name);
         let unasked: Vec<PodView> =
             left_behind.filter(|pod| nodeless::is_unasked(pod, &self.memory)).cloned().collect();
-        drop(pods);
         let (asked_at, mut wake_at) = (nodeless::asked_at(gone), nodeless::collected_by(gone));
         if unasked.is_empty() || wake_at <= now {
             return Next::Stop;
@@ -391,7 +369,7 @@ impl Worker {
         let is_lost = self.note_course(None, None) == Some(Ending::Lost);
         let last = self.shared.history.last(&self.name).filter(|_| is_lost);
         if let (Some(node), Some(last)) = (self.last.clone(), last) {
-            let is_listed = self.pods.listed.borrow().contains(&self.name);
+            let is_listed = self.pods.listed.contains(&self.name);
             let left = is_listed.then(|| self.workloads_left());
             let record = &last.course.record;
             let event = events::node_lost(&record.instance, record.phase, left.as_deref());
@@ -403,7 +381,7 @@ impl Worker {
 
     /// The workloads on the Node itself, and on no twin of it.
     fn workloads_left(&self) -> Vec<PodName> {
-        let pods = self.pods.by_uid.borrow();
+        let pods = &self.pods.by_uid;
         let is_left =
             |pod: &&PodView| pod.node == self.name && pod.daemon.is_none() && !pod.mirror && !pod.finished;
         pods.values().filter(is_left).map(|pod| pod.name.clone()).collect()
@@ -528,14 +506,14 @@ impl Worker {
     /// The Node is gone, but its machine may live: notes until when its pods need the machine.
     fn note_what_runs_on(&self) {
         let Some(instance) = &self.instance else { return };
-        let pods = self.pods.by_uid.borrow();
+        let pods = &self.pods.by_uid;
         let running = || pods.values().filter(|pod| !pod.finished && !pod.mirror);
         // Whoever asked a pod to go may have given it more than it has.
         let given = |pod: &PodView| pod.deletion_grace_seconds.unwrap_or_default().max(pod.grace_seconds);
         let grace = running().map(given).max().unwrap_or_default();
         let flush = flush_time(running().filter(|pod| pod.daemon.is_some()), &self.shared.settings.flush);
         let now = self.shared.clock.now();
-        let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
+        let is_listed = self.nodes.is_subset(&self.pods.listed);
         let until = needed_until(now, is_listed.then_some(grace), flush);
         self.shared.holds.note_needed(instance, until, now);
     }
