@@ -154,9 +154,8 @@ fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
     shared.aws.calls().register(registry);
     let rpc_metrics = RpcMetrics::register(registry);
     let (nodes, waiting) = (Arc::clone(&shared.nodes), Arc::clone(&shared.waiting));
-    let load_balancers = Arc::clone(&shared.load_balancers);
     let groups = Arc::clone(&shared.groups);
-    shared.metrics.register(registry, nodes, waiting, load_balancers, groups, shared.clock.clone());
+    shared.metrics.register(registry, nodes, waiting, groups, shared.clock.clone());
     shared.traces.register(registry);
     shared.notices.register(registry, shared.clock.clone());
     shared.cluster.register(registry);

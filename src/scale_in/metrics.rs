@@ -17,7 +17,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::history::{Ended, Ending};
-use super::load_balancers::LoadBalancers;
 use super::outcome::Removal;
 use super::record::{Annotation, Cause, Phase, Record, Written};
 use super::waiting::{Board, Progress, WaitReason};
@@ -153,7 +152,6 @@ impl Metrics {
         registry: &mut Registry,
         nodes: Arc<Nodes>,
         board: Arc<Board>,
-        load_balancers: Arc<LoadBalancers>,
         groups: Arc<Groups>,
         clock: Clock,
     ) {
@@ -211,7 +209,7 @@ impl Metrics {
              nothing), foreign (about an instance that is not ours: left alone), malformed",
             self.messages.clone(),
         );
-        registry.register_collector(Box::new(UnderWay { nodes, board, load_balancers, groups, clock }));
+        registry.register_collector(Box::new(UnderWay { nodes, board, groups, clock }));
     }
 
     /// A phase or a scale-in has ended.
@@ -297,7 +295,6 @@ impl Metrics {
 struct UnderWay {
     nodes: Arc<Nodes>,
     board: Arc<Board>,
-    load_balancers: Arc<LoadBalancers>,
     groups: Arc<Groups>,
     clock: Clock,
 }
@@ -312,7 +309,8 @@ impl Collector for UnderWay {
             None,
             MetricType::Gauge,
         )?;
-        ConstGauge::new(i64::try_from(self.load_balancers.held()).unwrap_or(i64::MAX)).encode(gauge)
+        let held = self.board.all().values().filter(|progress| progress.load_balancers.is_some()).count();
+        ConstGauge::new(i64::try_from(held).unwrap_or(i64::MAX)).encode(gauge)
     }
 }
 
@@ -465,7 +463,7 @@ mod tests {
 
     fn page_of(metrics: &Metrics, nodes: Arc<Nodes>, board: Arc<Board>, groups: Groups) -> String {
         captured::page(|registry| {
-            metrics.register(registry, nodes, board, Arc::default(), Arc::new(groups), Clock::system());
+            metrics.register(registry, nodes, board, Arc::new(groups), Clock::system());
         })
     }
 

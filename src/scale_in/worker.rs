@@ -389,7 +389,6 @@ impl Worker {
 
     /// Notes for people and metrics what the plan says of the scale-in, and starts its actions.
     fn carry_out(&mut self, node: &Arc<NodeView>, plan: Plan, leads: bool, ahead: SignedDuration) {
-        self.shared.load_balancers.note_held(&self.name, plan.held_by_load_balancers.is_some());
         let why = plan.calls_off().map(|event| event.note.as_str());
         self.note_course(Some(node), why);
         let progress = (leads && node.scale_in().is_some()).then(|| Progress {

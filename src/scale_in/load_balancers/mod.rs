@@ -9,7 +9,7 @@
 
 mod look;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -76,8 +76,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct LoadBalancers {
     seen: Mutex<Seen>,
-    /// Nodes that flush, and whether load balancers are all that they wait for.
-    wanted: watch::Sender<BTreeMap<NodeName, bool>>,
+    /// Nodes that flush.
+    wanted: watch::Sender<BTreeSet<NodeName>>,
     /// Changes with each look.
     versions: watch::Sender<()>,
 }
@@ -85,33 +85,12 @@ pub struct LoadBalancers {
 impl LoadBalancers {
     /// Has the targets looked at while the node flushes.
     pub(super) fn want(&self, node: &NodeName) {
-        self.wanted.send_if_modified(|wanted| {
-            let is_new = !wanted.contains_key(node);
-            if is_new {
-                wanted.insert(node.clone(), false);
-            }
-            is_new
-        });
+        self.wanted.send_if_modified(|wanted| wanted.insert(node.clone()));
     }
 
     /// The node does not flush any more.
     pub(super) fn leave(&self, node: &NodeName) {
-        self.wanted.send_if_modified(|wanted| wanted.remove(node).is_some());
-    }
-
-    /// Notes whether load balancers are all that a node that flushes waits for.
-    pub(super) fn note_held(&self, node: &NodeName, is_held: bool) {
-        self.wanted.send_if_modified(|wanted| {
-            if let Some(held) = wanted.get_mut(node) {
-                *held = is_held;
-            }
-            false
-        });
-    }
-
-    /// Nodes for which load balancers are all that is waited for.
-    pub(super) fn held(&self) -> usize {
-        self.wanted.borrow().values().filter(|held| **held).count()
+        self.wanted.send_if_modified(|wanted| wanted.remove(node));
     }
 
     /// Which target groups have the instance, but for those of its group: AWS deregisters it from these by itself, and
