@@ -146,6 +146,16 @@ struct Time {
     after: Option<i32>,
 }
 
+/// A pod that may be asked to go.
+#[derive(Clone, Copy)]
+struct Candidate<'a> {
+    pod: &'a PodView,
+    class: Class,
+    time: Time,
+    /// Whether all pods of its order that have lower priorities have answered.
+    lower_have_answered: bool,
+}
+
 fn evict(
     s: &Situation<'_>,
     record: &Record,
@@ -178,18 +188,16 @@ fn evict_order(s: &Situation<'_>, record: &Record, pods: Vec<Classified<'_>>, ti
     let mut lower_have_answered = true;
     let mut all = Vec::new();
     for pods in levels.into_values() {
-        let first = all.len();
-        all.extend(
-            pods.iter().enumerate().map(|(n, &(pod, class))| (first + n, pod, class, lower_have_answered)),
-        );
+        all.extend(pods.iter().map(|&(pod, class)| Candidate { pod, class, time, lower_have_answered }));
         lower_have_answered &= pods.iter().all(|&(pod, class)| has_answered(s, pod, class));
     }
+    let mut all: Vec<_> = all.into_iter().enumerate().collect();
     // Where evictions are few (`--eviction-qps`), pods that are refused again and again must not take every one.
-    all.sort_by_cached_key(|&(_, pod, ..)| last_try(s, pod));
+    all.sort_by_cached_key(|(_, candidate)| last_try(s, candidate.pod));
     let mut waiting = BTreeMap::new();
-    for (place, pod, class, lower_have_answered) in all {
-        let why = ask(s, record, pod, class, time, lower_have_answered, plan);
-        waiting.insert(place, Waiting { pod: pod.name.clone(), why });
+    for (place, candidate) in all {
+        let why = ask(s, record, candidate, plan);
+        waiting.insert(place, Waiting { pod: candidate.pod.name.clone(), why });
     }
     plan.waiting.extend(waiting.into_values());
 }
@@ -205,24 +213,16 @@ fn last_try(s: &Situation<'_>, pod: &PodView) -> Option<Timestamp> {
 }
 
 /// Asks a pod to go if it is time. Returns why it is still there.
-fn ask(
-    s: &Situation<'_>,
-    record: &Record,
-    pod: &PodView,
-    class: Class,
-    time: Time,
-    lower_have_answered: bool,
-    plan: &mut Plan,
-) -> WaitReason {
-    let Time { limit, gone_by, after } = time;
-    if let Some(until) = s.grace_ends(pod) {
-        return wait_for_exit(s, record, pod, until, limit, plan);
+fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut Plan) -> WaitReason {
+    let Candidate { pod, class, time: Time { gone_by, after, .. }, lower_have_answered } = candidate;
+    if let Some(why) = wait_for_exit(s, record, candidate, plan) {
+        return why;
     }
     if let Some(at) = s.memory.of(&pod.uid).to_go.filter(|at| *at + ASK_AGAIN > s.now) {
         plan.wake(at + ASK_AGAIN);
         return WaitReason::Exiting(s.theirs(at + SignedDuration::from_secs(pod.grace_seconds)));
     }
-    if cut_at_last_call(s, record, pod, class, time, plan) {
+    if cut_at_last_call(s, record, candidate, plan) {
         return refused(s, pod).unwrap_or(WaitReason::Queued);
     }
     if class == Class::Patient {
@@ -245,7 +245,7 @@ fn ask(
         plan.wake(until);
         return WaitReason::Queued;
     }
-    try_eviction(s, record, pod, time, plan)
+    try_eviction(s, record, candidate, plan)
 }
 
 /// Whether an eviction of the pod was answered before, or has had no answer for too long.
@@ -259,14 +259,8 @@ fn was_tried(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
 }
 
 /// Deletes a pod whose last call has come, if an eviction was tried before or it is patient. Returns whether it does.
-fn cut_at_last_call(
-    s: &Situation<'_>,
-    record: &Record,
-    pod: &PodView,
-    class: Class,
-    time: Time,
-    plan: &mut Plan,
-) -> bool {
+fn cut_at_last_call(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut Plan) -> bool {
+    let Candidate { pod, class, time, .. } = candidate;
     let Time { limit: Some(limit), gone_by: Some(gone_by), .. } = time else { return false };
     let call = last_call(gone_by, pod.grace_seconds);
     plan.last_call = Some(plan.last_call.map_or(call, |first| first.min(call)));
@@ -282,16 +276,15 @@ fn cut_at_last_call(
     true
 }
 
-/// Waits for a pod that is going. If its grace ends after `limit`, cuts it at the end, not before.
+/// Waits for a pod that is going; `None`: it is not. If its grace ends after the limit, cuts it at the end, not before.
 fn wait_for_exit(
     s: &Situation<'_>,
     record: &Record,
-    pod: &PodView,
-    until: Timestamp,
-    limit: Option<Timestamp>,
+    Candidate { pod, time, .. }: Candidate<'_>,
     plan: &mut Plan,
-) -> WaitReason {
-    if let Some(cut) = limit.filter(|limit| *limit < until).map(cut) {
+) -> Option<WaitReason> {
+    let until = s.grace_ends(pod)?;
+    if let Some(cut) = time.limit.filter(|limit| *limit < until).map(cut) {
         let asked = s.memory.of(&pod.uid);
         if cut > s.now {
             plan.wake(cut);
@@ -302,12 +295,12 @@ fn wait_for_exit(
     let overdue = later(until, OVERDUE_AFTER);
     if overdue > s.now {
         plan.wake(overdue);
-        return WaitReason::Exiting(s.theirs(until));
+        return Some(WaitReason::Exiting(s.theirs(until)));
     }
     if !s.twins.is_empty() {
         plan.wake(later(until, TWINS_CONFIRM_WITHIN));
     }
-    WaitReason::Overdue(s.theirs(until))
+    Some(WaitReason::Overdue(s.theirs(until)))
 }
 
 /// Whether a pod that is due waits for the rate of evictions. It does not once its last call is near.
@@ -322,13 +315,8 @@ fn waits_for_its_turn(s: &Situation<'_>, pod: &PodView, time: Time, plan: &mut P
 }
 
 /// Evicts a pod if a try is due. Returns what the last try came to.
-fn try_eviction(
-    s: &Situation<'_>,
-    record: &Record,
-    pod: &PodView,
-    time: Time,
-    plan: &mut Plan,
-) -> WaitReason {
+fn try_eviction(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut Plan) -> WaitReason {
+    let Candidate { pod, time, .. } = candidate;
     let asked = s.memory.of(&pod.uid);
     let (tries, refusal) = (&asked.eviction, asked.refusal.as_ref());
     // Do not wait for the next try if the budget has changed since it refused, and has room.
