@@ -15,7 +15,7 @@ use super::load_balancers::{LoadBalancers, Targets};
 use super::membership::Membership;
 use super::metrics::Metrics;
 use super::node_patch;
-use super::notices::{Expected, Notices};
+use super::notices::Notices;
 use super::pod_events::PodEvents;
 use super::record::{Annotation, Cause, Phase, Record, Release, Written};
 use super::settings::Settings;
@@ -264,12 +264,6 @@ fn is_on_its_way_in(
     record.release == Release::CompleteHook && (lifecycle == Lifecycle::Pending || is_back())
 }
 
-/// What AWS has told of the end of a Node's instance, unless the machine has started since.
-pub(super) fn expected(shared: &Shared, node: &NodeView) -> Option<Expected> {
-    let expected = shared.notices.expected(node.instance.as_ref()?)?;
-    (!expected.is_refuted_by(node, shared.clock.cluster_ahead())).then_some(expected)
-}
-
 /// Where a Node's instance is, by the last refresh.
 pub(super) fn membership(snapshot: Option<&Snapshot>, node: &NodeView) -> Membership {
     let Some(snapshot) = snapshot else { return Membership::Unknown };
@@ -297,8 +291,7 @@ pub(super) fn needs_worker(
     if is_of_another && !matches!(instance, Membership::In { .. }) {
         return false;
     }
-    let is_noticed =
-        node.instance.as_ref().is_some_and(|instance| shared.notices.expected(instance).is_some());
+    let is_noticed = node.instance.as_ref().is_some_and(|it| !shared.notices.about(it).is_empty());
     let is_reported = node.drain_state.is_some_and(|state| state != DrainState::Cancelled);
     if is_noticed || is_reported || node.cordon.is_some() {
         return true;

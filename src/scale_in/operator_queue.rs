@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::Plan;
 use super::context::{Shared, TurnsGiven, may_lose, primary};
 use super::events;
-use super::notices::is_far;
+use super::notices::{self, is_far};
 use super::record::{Annotation, Cause, Record, Release, Written};
 use super::situation::Situation;
 use super::turn::{Ahead, Turn};
@@ -46,7 +46,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
         now: shared.clock.now(),
         cluster_now: shared.clock.cluster(),
         may_lose: RefCell::default(),
-        may_wait: &|instance| shared.notices.may_wait(instance, shared.clock.now()),
+        may_wait: &|instance| notices::may_wait(&shared.notices.about(instance), shared.clock.now()),
     };
     let launches_fail = || group.failure.as_ref().map(|failure| failure.code.clone());
     match queue.turn(node, id, &shared.turns_given) {

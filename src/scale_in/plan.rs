@@ -370,7 +370,7 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 };
                 return take_off(s, plan, why);
             }
-            match s.expected {
+            match s.expected() {
                 // Out of service (`Standby`), somebody works on it.
                 Some(expected) if expected.treatment == Treatment::Drain && lifecycle.is_node() => {
                     if is_of_no_use(s, &expected) {
@@ -466,7 +466,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     if will_be_held || lifecycle.is_held() && !lifecycle.is_live() {
         return begin_for_hook(s, group, plan);
     }
-    if let Some(expected) = s.expected.filter(|expected| expected.treatment == Treatment::Drain)
+    if let Some(expected) = s.expected().filter(|expected| expected.treatment == Treatment::Drain)
         && lifecycle.is_node()
         && !notices::may_wait(s.notices, s.now)
         && !is_of_no_use(s, &expected)
@@ -552,7 +552,7 @@ fn draining(s: &Situation<'_>, record: &Record) -> ScaleInEvent {
 /// When AWS will end the machine, according to a notice or an earlier record.
 fn end_of(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
     let recorded = s.memory.claims.told_end(instance).map(|at| s.noted(at));
-    let told = s.expected.and_then(|expected| expected.ends_at);
+    let told = s.expected().and_then(|expected| expected.ends_at);
     // One that has passed sets no limit: the machine was spared.
     [recorded, told].into_iter().flatten().filter(|at| *at > s.now).min()
 }

@@ -65,7 +65,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
         Membership::Unknown | Membership::Elsewhere { .. } => &record.group,
     };
     // A cause that comes later may shorten the deadline, never lengthen it.
-    let told = s.expected.and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
+    let told = s.expected().and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
     let still_ends = |at: &Timestamp| !limit::has_outlived(s, *at) && !limit::is_called_off(s, *at);
     let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
     let void_termination =

@@ -17,7 +17,7 @@ use super::load_balancers::Targets;
 use super::membership::Membership;
 use super::memory::Memory;
 use super::node_patch::{self, Mark};
-use super::notices::{Expected, Noticed};
+use super::notices::{self, Expected, Noticed};
 use super::record::{Phase, Record, Written};
 use super::settings::Settings;
 use super::tries::{Task, Tries};
@@ -90,9 +90,7 @@ pub struct Situation<'a> {
     pub heartbeats_denied_at: Option<Timestamp>,
     /// How long AWS holds the instance; `None` while unknown.
     pub held: Option<Span>,
-    /// What AWS's notices together say of the instance's end.
-    pub expected: Option<Expected>,
-    /// Those notices, one by one.
+    /// AWS's notices about the instance.
     pub notices: &'a [Noticed],
     /// What was tried before.
     pub memory: &'a Memory,
@@ -102,6 +100,12 @@ impl Situation<'_> {
     /// What is believed of the Node's annotation.
     pub(super) fn written(&self) -> Option<Written> {
         self.memory.claims.believed().cloned()
+    }
+
+    /// What AWS's notices together say of the instance's end, unless the machine has started since.
+    pub(super) fn expected(&self) -> Option<Expected> {
+        let expected = notices::together(self.notices)?;
+        (!expected.is_refuted_by(self.node, self.cluster_ahead)).then_some(expected)
     }
 
     /// A moment of the API server, on our clock.

@@ -17,8 +17,8 @@ use tracing::Span;
 use super::action::{Action, Plan};
 use super::class::flush_time;
 use super::context::{
-    Shared, attachments_on, expected, keeps_its_nodes, may_shrink, membership, needs_worker, our_limit,
-    primary_of, targets, with_twins,
+    Shared, attachments_on, keeps_its_nodes, may_shrink, membership, needs_worker, our_limit, primary_of,
+    targets, with_twins,
 };
 use super::deadline::{OurLimit, grace_to_ask};
 use super::events::{Reason, ScaleInEvent};
@@ -292,7 +292,6 @@ impl Worker {
             turn: &|| operator_queue::turn(&self.shared, &node),
             permit: &|| permits.ask(),
             held: node.instance.as_ref().and_then(|instance| self.shared.holds.of(instance)),
-            expected: expected(&self.shared, &node),
             notices: &notices,
             instance: look.instance,
             hook: look.hook,

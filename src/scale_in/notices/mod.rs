@@ -88,9 +88,14 @@ pub struct Noticed {
     pub called_off: Option<Timestamp>,
 }
 
+/// What these notices about an instance say together; `None` of none.
+pub(super) fn together(notices: &[Noticed]) -> Option<Expected> {
+    notices.iter().map(|notice| notice.expected).reduce(Expected::and)
+}
+
 /// Whether these notices about an instance ask for a drain, and each that does lets it wait for its turn.
-pub(super) fn may_wait<'a>(notices: impl IntoIterator<Item = &'a Noticed>, now: Timestamp) -> bool {
-    let expected = notices.into_iter().map(|notice| notice.expected);
+pub(super) fn may_wait(notices: &[Noticed], now: Timestamp) -> bool {
+    let expected = notices.iter().map(|notice| notice.expected);
     let mut drains = expected.filter(|expected| expected.treatment == Treatment::Drain).peekable();
     drains.peek().is_some() && drains.all(|expected| expected.may_wait(now))
 }
@@ -120,28 +125,15 @@ impl Notices {
         queues::register(Arc::clone(&self.queues), registry, clock);
     }
 
-    /// What is expected of the instance.
-    pub(super) fn expected(&self, instance: &InstanceId) -> Option<Expected> {
-        self.by_instance.lock().get(instance)?.values().map(|notice| notice.expected).reduce(Expected::and)
-    }
-
     /// Whether what the message says of the instance still counts: AWS may have called it off.
     fn counts(&self, instance: &InstanceId, message: &str) -> bool {
         self.by_instance.lock().get(instance).is_some_and(|messages| messages.contains_key(message))
     }
 
-    /// Whether the drain of the instance may wait for its turn.
-    pub(super) fn may_wait(&self, instance: &InstanceId, now: Timestamp) -> bool {
-        self.by_instance.lock().get(instance).is_some_and(|notices| may_wait(notices.values(), now))
-    }
-
     /// The notices about the instance.
     pub(super) fn about(&self, instance: &InstanceId) -> Vec<Noticed> {
-        self.by_instance
-            .lock()
-            .get(instance)
-            .map(|notices| notices.values().cloned().collect())
-            .unwrap_or_default()
+        let all = self.by_instance.lock();
+        all.get(instance).map(|notices| notices.values().cloned().collect()).unwrap_or_default()
     }
 
     /// Instances of which something is expected.
@@ -255,11 +247,15 @@ mod tests {
         ] {
             let notice = |expected| Noticed { expected, event: None, called_off: None };
             let far = notice(expected(Cause::ScheduledEvent, ends_at, treatment));
-            assert_eq!(super::may_wait([&far], now(second)), may_wait, "{ends_at:?} {treatment:?} {second}");
+            assert_eq!(
+                super::may_wait(std::slice::from_ref(&far), now(second)),
+                may_wait,
+                "{ends_at:?} {treatment:?} {second}"
+            );
             let advice = notice(expected(Cause::RebalanceRecommendation, None, Treatment::Cordon));
-            assert_eq!(super::may_wait([&far, &advice], now(second)), may_wait);
+            assert_eq!(super::may_wait(&[far.clone(), advice], now(second)), may_wait);
             let stops = notice(expected(Cause::StateChange, None, Treatment::Drain));
-            assert!(!super::may_wait([&far, &stops], now(second)), "it goes now, whatever else is far away");
+            assert!(!super::may_wait(&[far, stops], now(second)), "it goes now, whatever else is far away");
         }
     }
 
@@ -271,8 +267,8 @@ mod tests {
         notices.expect(&instance, "m-1", notice.clone());
         notices.expect(&instance, "m-2", notice);
         notices.forget(&instance, "m-1");
-        assert_eq!(notices.expected(&instance), Some(spot));
+        assert_eq!(together(&notices.about(&instance)), Some(spot));
         notices.forget(&instance, "m-2");
-        assert_eq!((notices.expected(&instance), notices.instances()), (None, Vec::new()));
+        assert_eq!((notices.about(&instance), notices.instances()), (Vec::new(), Vec::new()));
     }
 }

@@ -237,7 +237,6 @@ impl<'a> Model<'a> {
             hook: self.hook.clone(),
             heartbeats_denied_at: None,
             held: self.held_since.map(|since| Span { since, at_the_latest: false, ends: None }),
-            expected: None,
             notices: &[],
             memory: &self.memory,
         })

@@ -10,6 +10,7 @@ use crate::cluster::{NodeView, Standing};
 use crate::dry_run::DryRun;
 use crate::k8s::InstanceId;
 use crate::scale_in::context::{Shared, leaves};
+use crate::scale_in::notices::together;
 
 impl Status {
     /// What this process knows now.
@@ -111,7 +112,7 @@ fn queues(shared: &Shared, now: Timestamp) -> Vec<Queue> {
 fn notices(shared: &Shared) -> Vec<Notice> {
     let ahead: SignedDuration = shared.clock.cluster_ahead();
     let of = |instance| {
-        let expected = shared.notices.expected(&instance)?;
+        let expected = together(&shared.notices.about(&instance))?;
         let ends_at = expected.ends_at.map(|at| later(at, ahead));
         Some(Notice { instance, cause: expected.cause, ends_at })
     };

@@ -36,7 +36,6 @@ fn told_of(mut scene: Scene, notices: &[(Expected, Option<&str>)]) -> Scene {
         called_off: None,
     };
     scene.notices = notices.iter().map(read).collect();
-    scene.expected = notices.iter().map(|(expected, _)| *expected).max_by_key(|expected| expected.treatment);
     scene
 }
 
@@ -71,7 +70,7 @@ fn a_spot_interruption_drains_with_grace_that_fits_and_has_the_instance_replaced
 fn a_restart_keeps_the_end_that_a_notice_told() {
     let mut scene = told(node().with(pod("web").grace(600)), spot(120));
     scene.plan();
-    scene.expected = None;
+    scene.notices.clear();
     scene.memory = Memory::default();
     assert_eq!(evictions(&scene.plan()), [("web".into(), Some(109))]);
     assert_eq!(scene.record().release_by, Some(at(120)));
@@ -347,7 +346,7 @@ fn a_machine_that_stops_stays_closed_until_it_has_started_again_or_has_not_stopp
     assert!(!spec(&scene).0, "it has started again");
 
     let mut scene = stopping();
-    scene.expected = None;
+    scene.notices.clear();
     scene.now = at(599);
     scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(599) };
     scene.plan();
@@ -575,7 +574,6 @@ fn the_end_of_a_machine_that_aws_calls_off_limits_its_drain_no_more() {
         );
         let off = expected(Cause::ScheduledEvent, Treatment::Nothing, None);
         scene.notices = vec![Noticed { expected: off, event: None, called_off: Some(at(event_of)) }];
-        scene.expected = Some(off);
         scene.plan();
         let limit = (!is_called_off).then(|| at(100_000));
         assert_eq!((scene.record().ends_at, scene.record().release_by), (limit, limit), "{event_of}");

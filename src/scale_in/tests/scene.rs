@@ -26,7 +26,7 @@ use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
-use crate::scale_in::notices::{Expected, Noticed};
+use crate::scale_in::notices::Noticed;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::settings::{AtOnce, Settings};
@@ -125,7 +125,6 @@ pub(super) struct Scene {
     pub(super) held_at_the_latest: bool,
     pub(super) hold_ends: Option<Timestamp>,
     pub(super) heartbeats_denied_at: Option<Timestamp>,
-    pub(super) expected: Option<Expected>,
     pub(super) notices: Vec<Noticed>,
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
@@ -191,7 +190,6 @@ pub(super) fn node() -> Scene {
         held_at_the_latest: false,
         hold_ends: None,
         heartbeats_denied_at: None,
-        expected: None,
         notices: Vec::new(),
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
@@ -352,7 +350,6 @@ impl Scene {
                 at_the_latest: self.held_at_the_latest,
                 ends: self.hold_ends,
             }),
-            expected: self.expected,
             notices: &self.notices,
             memory: &self.memory,
         });

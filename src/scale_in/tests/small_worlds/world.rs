@@ -343,7 +343,6 @@ impl World {
             hook: HookState::Known(TerminatingHooks { ours, ..TerminatingHooks::default() }),
             heartbeats_denied_at: None,
             held: Some(Span { since: at(0), at_the_latest: false, ends: None }),
-            expected: None,
             notices: &[],
             memory,
         });
