@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::events::ScaleInEvent;
 use super::waiting::Waiting;
 use crate::aws::Hook;
-use crate::cluster::{BudgetSeen, DrainState, PodName};
+use crate::cluster::{BudgetSeen, DrainState, PodName, PodView};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// Something to be done, once.
@@ -20,32 +20,9 @@ pub enum Action {
         then: Vec<Action>,
     },
     /// Ask the API server to evict a pod; with a grace only if the pod's own does not fit.
-    Evict {
-        /// The pod.
-        pod: PodName,
-        /// Its UID, a precondition.
-        uid: String,
-        /// Grace in seconds.
-        grace: Option<i64>,
-        /// The budgets that cover it, kept if it is refused.
-        budgets: Vec<BudgetSeen>,
-        /// The pod's owner.
-        owner: String,
-        /// Whether it has come back to the cordoned node.
-        returned: bool,
-    },
-    /// Delete a pod regardless of budgets.
-    Delete {
-        /// The pod.
-        pod: PodName,
-        /// Its UID, a precondition.
-        uid: String,
-        /// Grace in seconds.
-        grace: Option<i64>,
-        /// Of a workload, to which it is a disruption (the condition DisruptionTarget tells that): the pod's owner, and whether the pod had
-        /// come back to the cordoned node.
-        owner: Option<(String, bool)>,
-    },
+    Evict(Ask),
+    /// Delete a pod regardless of budgets. To a workload it is a disruption, as the condition DisruptionTarget tells.
+    Delete(Ask),
     /// List the pods of these Nodes: a watch that has fallen silent does not show who has come since.
     ListPods {
         /// The Nodes.
@@ -115,6 +92,28 @@ pub enum Action {
     },
     /// Publish an Event on the Node.
     Announce(ScaleInEvent),
+}
+
+/// Which pod is asked to go, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// The pod.
+    pub pod: PodName,
+    /// Its UID, a precondition.
+    pub uid: String,
+    /// Grace in seconds; `None`: the pod's own.
+    pub grace: Option<i64>,
+    /// Of a workload: the pod's owner, and whether the pod has come back to the cordoned node.
+    pub owner: Option<(String, bool)>,
+    /// Of an eviction: the budgets that cover the pod, kept if it is refused.
+    pub budgets: Vec<BudgetSeen>,
+}
+
+impl Ask {
+    /// Asks a pod to go, whatever its budgets say.
+    pub(super) fn new(pod: &PodView, grace: Option<i64>, owner: Option<(String, bool)>) -> Self {
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), grace, owner, budgets: Vec::new() }
+    }
 }
 
 /// What to do, and when to plan again if nothing happens.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, Plan};
+use super::action::{Action, Ask, Plan};
 use super::asked::Obstacle;
 use super::class::{Class, is_patient, patient_until, unreadable_wishes};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
@@ -126,13 +126,12 @@ fn cut_short(s: &Situation<'_>, record: &Record, pod: &PodView) -> Action {
 
 /// Deletes a workload's pod.
 fn delete(s: &Situation<'_>, record: &Record, pod: &PodView, grace: Option<i64>) -> Action {
-    let owner = Some((pod.owner(), has_returned(s, record, pod)));
-    Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, owner }
+    Action::Delete(ask_workload(s, record, pod, grace))
 }
 
-/// Whether a pod had come back to the cordoned node.
-fn has_returned(s: &Situation<'_>, record: &Record, pod: &PodView) -> bool {
-    s.memory.returns.is_back(pod, Some(s.theirs(record.requested_at)))
+fn ask_workload(s: &Situation<'_>, record: &Record, pod: &PodView, grace: Option<i64>) -> Ask {
+    let has_returned = s.memory.returns.is_back(pod, Some(s.theirs(record.requested_at)));
+    Ask::new(pod, grace, Some((pod.owner(), has_returned)))
 }
 
 /// The time that a pod has.
@@ -322,14 +321,10 @@ fn try_eviction(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, pl
     // Do not wait for the next try if the budget has changed since it refused, and has room.
     let has_room =
         refusal.is_some_and(|refusal| refusal.by == Obstacle::Budget && (s.have_room)(&refusal.budgets));
-    let returned = has_returned(s, record, pod);
-    let evict = || Action::Evict {
-        pod: pod.name.clone(),
-        uid: pod.uid.clone(),
-        grace: grace_to_ask(time.limit, pod.grace_seconds, s.now),
-        budgets: (s.budgets)(pod).iter().map(|budget| BudgetSeen::from(&**budget)).collect(),
-        owner: pod.owner(),
-        returned,
+    let evict = || {
+        let grace = grace_to_ask(time.limit, pod.grace_seconds, s.now);
+        let budgets = (s.budgets)(pod).iter().map(|budget| BudgetSeen::from(&**budget)).collect();
+        Action::Evict(Ask { budgets, ..ask_workload(s, record, pod, grace) })
     };
     let at_once = has_room && !tries.in_flight;
     let is_due = at_once || tries.may_begin_at().is_some_and(|at| at <= s.now);

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, Plan};
+use super::action::{Action, Ask, Plan};
 use super::class::{Class, Daemon, LONGEST_FLUSH};
 use super::deadline::{self, grace_to_ask};
 use super::load_balancers::{DEFAULT_DELAY, Targets};
@@ -191,8 +191,7 @@ fn ask_daemons(
         }
         if pod.deletion_timestamp.is_none() && !asked.deletion.done {
             let grace = grace_to_ask(hard, pod.grace_seconds, s.now);
-            let (pod, uid) = (pod.name.clone(), pod.uid.clone());
-            s.attempt(plan, &asked.deletion, || Action::Delete { pod, uid, grace, owner: None });
+            s.attempt(plan, &asked.deletion, || Action::Delete(Ask::new(pod, grace, None)));
         }
     }
     until

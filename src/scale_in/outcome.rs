@@ -6,9 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
-use super::action::Action;
+use super::action::{Action, Ask};
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName, PodView};
+use crate::cluster::{Answer, ApiError, DrainState, NodeView, PodView};
 use crate::k8s::{GroupName, InstanceId};
 
 /// How a pod was asked to go.
@@ -37,17 +37,7 @@ impl EncodeLabelValue for Removal {
 /// Result of an action.
 pub(super) enum Outcome {
     NodeWritten(Result<Arc<NodeView>, ApiError>, Vec<Action>),
-    Asked {
-        pod: PodName,
-        uid: String,
-        /// The grace that was asked for, in seconds; `None`: the pod's own.
-        grace: Option<i64>,
-        answer: Answer,
-        budgets: Vec<BudgetSeen>,
-        how: Removal,
-        /// The owner of a workload's pod, and whether the pod had come back to the cordoned node.
-        owner: Option<(String, bool)>,
-    },
+    Asked(Ask, Answer, Removal),
     Guarded {
         uid: String,
         result: Result<(), ApiError>,

@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, try_join_all};
 use serde_json::{Value, json};
 
-use super::action::Action;
+use super::action::{Action, Ask};
 use super::context::Shared;
 use super::events::ScaleInEvent;
 use super::outcome::{Outcome, Removal};
@@ -35,21 +35,20 @@ pub(super) fn perform(
 ) -> BoxFuture<'static, Outcome> {
     match action {
         Action::PatchNode { patch, then } => patch_node(shared, node, patch, then).boxed(),
-        Action::Evict { pod, uid, grace, budgets, owner, returned } => {
+        Action::Evict(ask) => {
             let under_way = shared.eviction_rate.begin();
             async move {
                 // This is the one place that would make an EvictionRequest (`lifecycle.k8s.io`) instead, once those are no longer alpha:
                 // who interprets them (a controller, the pod's own) decides how the pod leaves, and the request's status would be the
                 // answer (https://github.com/kubernetes/enhancements/tree/master/keps/sig-apps/4563-eviction-request-api).
                 let is_wanted = || may_write(&shared) && is_scaled_in(&shared, &node.name);
-                let eviction = shared.cluster.evict(&pod, &uid, grace, is_wanted);
+                let eviction = shared.cluster.evict(&ask.pod, &ask.uid, ask.grace, is_wanted);
                 let answer = keeping(under_way, eviction).await;
-                let owner = Some((owner, returned));
-                Outcome::Asked { pod, uid, grace, answer, budgets, how: Removal::Eviction, owner }
+                Outcome::Asked(ask, answer, Removal::Eviction)
             }
             .boxed()
         }
-        Action::Delete { pod, uid, grace, owner } => delete(shared, node, pod, uid, grace, owner).boxed(),
+        Action::Delete(ask) => delete(shared, node, ask).boxed(),
         Action::Guard { pod, uid, on } => async move {
             let result = guard(&shared, &pod, &uid, on).await;
             Outcome::Guarded { uid, result }
@@ -194,43 +193,36 @@ async fn guard(shared: &Shared, pod: &PodName, uid: &str, on: bool) -> Result<()
     shared.cluster.annotate_pod(pod, uid, &annotations).await
 }
 
-async fn delete(
-    shared: Arc<Shared>,
-    node: Arc<NodeView>,
-    pod: PodName,
-    uid: String,
-    grace: Option<i64>,
-    owner: Option<(String, bool)>,
-) -> Outcome {
-    let how = if owner.is_some() { Removal::Deletion } else { Removal::DaemonSet };
+async fn delete(shared: Arc<Shared>, node: Arc<NodeView>, ask: Ask) -> Outcome {
+    let is_workload = ask.owner.is_some();
+    let how = if is_workload { Removal::Deletion } else { Removal::DaemonSet };
     if shared.nodes.get(&node.name).is_none() && !has_gone(&shared, &node.name).await {
-        let answer = Answer::Unsent;
-        return Outcome::Asked { pod, uid, grace, answer, budgets: Vec::new(), how, owner };
+        return Outcome::Asked(ask, Answer::Unsent, how);
     }
-    if owner.is_some() {
+    if is_workload {
         // As the eviction API does: a Job's podFailurePolicy can then tell this from a failure. Not worth the pod's time.
-        let told = shared.cluster.note_disruption(&pod, &uid, shared.clock.cluster());
+        let told = shared.cluster.note_disruption(&ask.pod, &ask.uid, shared.clock.cluster());
         match tokio::time::timeout(NOTE_WITHIN, told).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(node = node.name.as_str(), pod = %pod, error = %chain(&error), "condition DisruptionTarget not set: the pod is deleted all the same");
+                tracing::debug!(node = node.name.as_str(), pod = %ask.pod, error = %chain(&error), "condition DisruptionTarget not set: the pod is deleted all the same");
             }
             Err(_) => {
-                tracing::debug!(node = node.name.as_str(), pod = %pod, "condition DisruptionTarget not set in time: the pod is deleted all the same");
+                tracing::debug!(node = node.name.as_str(), pod = %ask.pod, "condition DisruptionTarget not set in time: the pod is deleted all the same");
             }
         }
     }
     // A place may have been waited for for minutes. Workloads may have come meanwhile, for which DaemonSet pods stay.
-    let is_so_still = |record: &Record| owner.is_some() || record.phase != Phase::Draining;
+    let is_so_still = |record: &Record| is_workload || record.phase != Phase::Draining;
     // Of a workload whose Node has gone in mid-drain the pod is collected in seconds, with less grace than it gets here.
     let is_wanted = || {
         let now = shared.nodes.get(&node.name);
-        let is_left_behind = || owner.is_some() && shared.nodes.whole_for().is_some();
+        let is_left_behind = || is_workload && shared.nodes.whole_for().is_some();
         let is_so = now.map_or_else(is_left_behind, |node| node.scale_in().is_some_and(is_so_still));
         may_write(&shared) && is_so
     };
-    let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
-    Outcome::Asked { pod, uid, grace, answer, budgets: Vec::new(), how, owner }
+    let answer = shared.cluster.delete_pod(&ask.pod, &ask.uid, ask.grace, is_wanted).await;
+    Outcome::Asked(ask, answer, how)
 }
 
 /// Whether a Node that the watch does not show has gone: a watch that has fallen silent does not show that it is back.

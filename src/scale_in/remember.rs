@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::Action;
+use super::action::{Action, Ask};
 use super::deadline;
 use super::events;
 use super::history::Step;
@@ -14,7 +14,7 @@ use super::perform::announce_pod;
 use super::tries::{LASTING_AFTER, Task};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName, PodView};
+use crate::cluster::{Answer, ApiError, DrainState, NodeView, PodName, PodView};
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
@@ -61,15 +61,16 @@ impl Worker {
                 }
             }
             Outcome::NodeWritten(Err(error), then) => self.hear_of_failed_write(&error, &then),
-            Outcome::Asked { pod, uid, grace, answer, budgets, how, owner } => {
-                self.tell_answer(&pod, &uid, grace, &answer, how);
+            Outcome::Asked(ask, answer, how) => {
+                self.tell_answer(&ask, &answer, how);
+                self.note_asked(&ask, &answer, how);
+                let Ask { pod, uid, owner, budgets, .. } = ask;
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
                 // One that was refused is still there, and waited for like any other.
                 if let Some((owner, again)) = owner.filter(|_| goes) {
                     self.memory.returns.asked(owner, again);
                 }
                 self.shared.metrics.answered(&answer, how);
-                self.note_asked(&pod, &answer, &budgets, how);
                 if goes && how == Removal::Deletion {
                     self.shared.history.cut_short(&self.name);
                 }
@@ -113,7 +114,8 @@ impl Worker {
 
     /// Tells what the API server said when a pod was asked to go: of answers that come again and again, the first of each kind. Events tell of
     /// budgets that block, and of what is refused.
-    fn tell_answer(&mut self, pod: &PodName, uid: &str, grace: Option<i64>, answer: &Answer, how: Removal) {
+    fn tell_answer(&mut self, ask: &Ask, answer: &Answer, how: Removal) {
+        let Ask { pod, uid, grace, .. } = ask;
         if *answer == Answer::Unsent {
             return;
         }
@@ -153,10 +155,10 @@ impl Worker {
     }
 
     /// Keeps for the trace what came of asking a pod to go.
-    fn note_asked(&self, pod: &PodName, answer: &Answer, budgets: &[BudgetSeen], how: Removal) {
+    fn note_asked(&self, ask: &Ask, answer: &Answer, how: Removal) {
         let (name, told) = match (answer, how) {
             (Answer::Blocked(_), _) => {
-                let names: Vec<_> = budgets.iter().map(|budget| budget.name.as_str()).collect();
+                let names: Vec<_> = ask.budgets.iter().map(|budget| budget.name.as_str()).collect();
                 ("blocked", Some(names.join(", ")))
             }
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::Eviction) => ("evicted", None),
@@ -165,7 +167,7 @@ impl Worker {
             (Answer::Busy(..) | Answer::Unclear(_) | Answer::Unsent, _) => return,
         };
         let now = self.shared.clock.cluster();
-        let step = Step { name, pod: Some(pod.clone()), began: now, ended: now, told };
+        let step = Step { name, pod: Some(ask.pod.clone()), began: now, ended: now, told };
         self.shared.history.note(&self.name, step);
     }
 

@@ -51,8 +51,8 @@ impl Task {
         Some(match action {
             Action::PatchNode { .. } => Self::Node,
             Action::Report(_) => Self::Report,
-            Action::Evict { uid, .. } => Self::Evict(uid.clone()),
-            Action::Delete { uid, .. } => Self::DeletePod(uid.clone()),
+            Action::Evict(ask) => Self::Evict(ask.uid.clone()),
+            Action::Delete(ask) => Self::DeletePod(ask.uid.clone()),
             Action::Guard { uid, .. } => Self::Guard(uid.clone()),
             Action::ListPods { .. } => Self::ListPods,
             Action::LookUpDaemonSet { uid, .. } => Self::DaemonSet(uid.clone()),

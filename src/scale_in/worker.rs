@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::Span;
 
-use super::action::{Action, Plan};
+use super::action::{Action, Ask, Plan};
 use super::class::flush_time;
 use super::context::{
     Shared, attachments_on, keeps_its_nodes, may_shrink, membership, needs_worker, our_limit, primary_of,
@@ -353,7 +353,7 @@ impl Worker {
                     }
                     let grace = grace_to_ask(None, pod.grace_seconds, now);
                     let owner = Some((pod.owner(), false));
-                    self.start(&node, Action::Delete { pod: pod.name, uid: pod.uid, grace, owner });
+                    self.start(&node, Action::Delete(Ask::new(&pod, grace, owner)));
                 }
                 Some(at) => wake_at = wake_at.min(at),
                 None => {}

@@ -9,10 +9,10 @@ use serde_json::Value;
 use super::data::{BudgetPreview, End, Facts, Member, PodPreview, PodTreatment, Step, What};
 use crate::aws::Lifecycle;
 use crate::clock::{elapsed, later};
-use crate::cluster::{Answer, BudgetSeen, NodeView, PodView};
+use crate::cluster::{Answer, NodeView, PodView};
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::{GroupName, names};
-use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::action::{Action, Ask, Plan};
 use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::drain::SEVERAL_BUDGETS;
 use crate::scale_in::eviction_rate::Permit;
@@ -285,10 +285,8 @@ impl<'a> Model<'a> {
                     self.perform(action);
                 }
             }
-            Action::Evict { uid, grace, budgets, owner, returned, .. } => {
-                self.evict(uid, grace, budgets, owner, returned);
-            }
-            Action::Delete { uid, grace, .. } => self.delete(uid, grace),
+            Action::Evict(ask) => self.evict(ask),
+            Action::Delete(ask) => self.delete(ask),
             Action::LookUpDaemonSet { uid, .. } => {
                 self.memory.worked(&Task::DaemonSet(uid.clone()), now);
                 self.memory.deleted_daemon_sets.insert(uid);
@@ -321,14 +319,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn evict(
-        &mut self,
-        uid: String,
-        grace: Option<i64>,
-        budgets: Vec<BudgetSeen>,
-        owner: String,
-        returned: bool,
-    ) {
+    fn evict(&mut self, Ask { uid, grace, owner, budgets, .. }: Ask) {
         let Some(pod) = self.pods.get(&uid).cloned() else { return };
         let names: Vec<String> = budgets.iter().map(|budget| budget.name.clone()).collect();
         let refusal = self.refusal(&names).map(|why| match why {
@@ -346,13 +337,15 @@ impl<'a> Model<'a> {
         for budget in &budgets {
             *self.room.entry(budget.name.clone()).or_default() -= 1;
         }
-        self.memory.returns.asked(owner, returned);
+        if let Some((owner, returned)) = owner {
+            self.memory.returns.asked(owner, returned);
+        }
         let grace = self.goes(&uid, grace);
         self.tell(What::Evict, Some(&pod), format!("has {grace} s"));
         self.memory.note_eviction(uid, Answer::Going, budgets, self.now);
     }
 
-    fn delete(&mut self, uid: String, grace: Option<i64>) {
+    fn delete(&mut self, Ask { uid, grace, .. }: Ask) {
         let Some(pod) = self.pods.get(&uid).cloned() else { return };
         let grace = self.goes(&uid, grace);
         self.tell(What::Delete, Some(&pod), format!("whatever its budgets say; has {grace} s"));

@@ -204,7 +204,7 @@ fn a_deletion_says_whether_the_pod_had_come_back() {
         scene.now = at(999);
         let plan = scene.plan();
         let owner = plan.actions.iter().find_map(|action| match action {
-            Action::Delete { owner, .. } => owner.clone(),
+            Action::Delete(ask) => ask.owner.clone(),
             _ => None,
         });
         owner.expect("a workload").1

@@ -68,7 +68,7 @@ proptest! {
         for _ in 0..8 {
             let phase = scene.record().phase;
             let plan = scene.plan();
-            let evicted = names_of(&plan, |a| match a { Action::Evict { pod, .. } => Some(&pod.name), _ => None });
+            let evicted = names_of(&plan, |a| match a { Action::Evict(ask) => Some(&ask.pod.name), _ => None });
             for name in &evicted {
                 let pod = of(name);
                 prop_assert!(is_to_leave(&pod), "{pod:?}");
@@ -82,7 +82,7 @@ proptest! {
                     prop_assert!(answered.contains(&lower.name.name), "{} before {}", pod.name, lower.name);
                 }
             }
-            let deleted = names_of(&plan, |a| match a { Action::Delete { pod, .. } => Some(&pod.name), _ => None });
+            let deleted = names_of(&plan, |a| match a { Action::Delete(ask) => Some(&ask.pod.name), _ => None });
             for name in &deleted {
                 let pod = of(name);
                 prop_assert!(!pod.mirror && !pod.finished);

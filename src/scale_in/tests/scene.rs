@@ -391,11 +391,11 @@ impl Scene {
                     self.begin(action);
                 }
             }
-            Action::Evict { uid, budgets, .. } => {
-                self.covered_by.insert(uid.clone(), budgets.clone());
+            Action::Evict(ask) => {
+                self.covered_by.insert(ask.uid.clone(), ask.budgets.clone());
             }
-            Action::Delete { uid, .. } => {
-                self.being_deleted.insert(uid.clone());
+            Action::Delete(ask) => {
+                self.being_deleted.insert(ask.uid.clone());
             }
             _ => {}
         }
@@ -448,7 +448,7 @@ pub(super) fn evictions(plan: &Plan) -> Vec<(String, Option<i64>)> {
     plan.actions
         .iter()
         .filter_map(|action| match action {
-            Action::Evict { pod, grace, .. } => Some((pod.name.clone(), *grace)),
+            Action::Evict(ask) => Some((ask.pod.name.clone(), ask.grace)),
             _ => None,
         })
         .collect()
@@ -458,7 +458,7 @@ pub(super) fn deletions(plan: &Plan) -> Vec<(String, Option<i64>)> {
     plan.actions
         .iter()
         .filter_map(|action| match action {
-            Action::Delete { pod, grace, .. } => Some((pod.name.clone(), *grace)),
+            Action::Delete(ask) => Some((ask.pod.name.clone(), ask.grace)),
             _ => None,
         })
         .collect()

@@ -56,16 +56,16 @@ impl World {
                     None => self.replicas[by].memory[n].note_not_written(then, None, now),
                 }
             }
-            Action::Evict { uid, grace, .. } | Action::Delete { uid, grace, .. } => {
-                let answer = if has_effect { self.ask(uid, *grace)? } else { Answer::Gone };
+            Action::Evict(ask) | Action::Delete(ask) => {
+                let answer = if has_effect { self.ask(&ask.uid, ask.grace)? } else { Answer::Gone };
                 if is_heard {
                     let heard =
                         if fate == Fate::Answered { answer } else { Answer::Unclear("timed out".into()) };
                     let memory = &mut self.replicas[by].memory[n];
-                    if matches!(call.what, Action::Evict { .. }) {
-                        memory.note_eviction(uid.clone(), heard, Vec::new(), now);
+                    if matches!(call.what, Action::Evict(_)) {
+                        memory.note_eviction(ask.uid.clone(), heard, Vec::new(), now);
                     } else {
-                        memory.note_deletion(uid.clone(), heard, now);
+                        memory.note_deletion(ask.uid.clone(), heard, now);
                     }
                 }
             }
