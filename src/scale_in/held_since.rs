@@ -28,8 +28,10 @@ pub struct Holds {
 }
 
 /// What a message says of an instance that our hook holds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ToldHeld {
+    /// Its group.
+    pub(super) group: GroupName,
     /// Since when.
     pub(super) since: Timestamp,
     /// Until when that counts.
@@ -73,11 +75,14 @@ impl Holds {
         });
     }
 
-    /// Since when our hook holds instances, by messages.
-    pub(super) fn told_held(&self, now: Timestamp) -> Vec<(InstanceId, Timestamp)> {
+    /// The instances that our hook holds by messages.
+    pub(super) fn told_held(&self, now: Timestamp) -> BTreeMap<InstanceId, ToldHeld> {
         let messages = self.messages.borrow();
-        let counts = messages.iter().filter(|(_, told)| told.until > now);
-        counts.map(|(instance, told)| (instance.clone(), told.since)).collect()
+        messages
+            .iter()
+            .filter(|(_, told)| told.until > now)
+            .map(|(id, told)| (id.clone(), told.clone()))
+            .collect()
     }
 
     /// Changes when a message says that our hook holds an instance.

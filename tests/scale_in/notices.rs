@@ -98,6 +98,23 @@ async fn what_a_message_says_our_hook_holds_is_held_for_as_long_as_aws_takes_hea
     scene.assert_left_well(&machine);
 }
 
+/// The hold begins while nobody runs, and AWS describes no groups when somebody does again.
+#[tokio::test(start_paused = true)]
+async fn what_a_message_says_our_hook_holds_is_held_before_the_groups_are_known() {
+    let (mut scene, queue) = quick_scene_of(held_group(3, 45), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(100).exits_after(90)]).await;
+    scene.take_down().await;
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(180));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(6)).await;
+    scene.bring_back();
+    scene.until_gone(&machine).await;
+    assert!(!a_hook_timed_out(&scene.world));
+    scene.assert_left_well(&machine);
+    scene.until(|w| is_empty(w, &queue)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lifecycle_action_is_followed_by_the_first_eviction_at_once() {
     let (scene, queue) = quick_scene_of(held_group(3, 300), config()).await;

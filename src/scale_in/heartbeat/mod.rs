@@ -24,7 +24,7 @@ use self::held::{
 };
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
-use super::held_since::{Question, Span, ask};
+use super::held_since::{Question, Span, ToldHeld, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
 use super::record::{Record, Release};
@@ -96,7 +96,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             before = Some(snapshot);
             unseen_from
         } else {
-            presume_by_records(&shared, &mut held, now);
+            presume_all(&shared, &mut held, now);
             Some(later(now, RECORDS))
         };
         let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained && held.counts());
@@ -416,18 +416,21 @@ fn said(shared: &Shared, now: Timestamp) -> BTreeMap<InstanceId, Said> {
         Some((record.instance.clone(), said_by(record, ahead)?))
     };
     let mut all: BTreeMap<_, _> = shared.nodes.marked().iter().filter_map(|node| on_record(node)).collect();
-    let held = |(instance, since)| (instance, Said { since: Some(since), held_after: Duration::ZERO });
-    all.extend(shared.holds.told_held(now).into_iter().map(held));
+    let held = |told: ToldHeld| Said { since: Some(told.since), held_after: Duration::ZERO };
+    all.extend(shared.holds.told_held(now).into_iter().map(|(instance, told)| (instance, held(told))));
     all
 }
 
-/// Holds what the records of Nodes say AWS ends or holds. A restarted process knows no more while AWS describes no groups.
-fn presume_by_records(shared: &Shared, held: &mut BTreeMap<InstanceId, Held>, now: Timestamp) {
+/// Holds what the records of Nodes, or messages, say AWS ends or holds. A restarted process knows no more while AWS describes no groups.
+fn presume_all(shared: &Shared, held: &mut BTreeMap<InstanceId, Held>, now: Timestamp) {
     for node in shared.nodes.marked() {
         let said = node.scale_in().filter(|record| said_by(record, SignedDuration::ZERO).is_some());
         if let Some(record) = said {
             presume(held, &record.instance, &record.group, now);
         }
+    }
+    for (instance, told) in shared.holds.told_held(now) {
+        presume(held, &instance, &told.group, now);
     }
 }
 

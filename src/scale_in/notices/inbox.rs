@@ -139,11 +139,9 @@ pub(in crate::scale_in) async fn run(shared: Arc<Shared>, queue: String) {
     }
 }
 
-/// Waits until this process leads and knows what there is.
+/// Waits until this process leads and knows the Nodes.
 async fn may_read(shared: &Shared) {
     shared.nodes.synced().await;
-    // The sender lives in `shared`.
-    let _ = shared.groups.versions().wait_for(Option::is_some).await;
     shared.leadership.begun().await;
 }
 
@@ -162,6 +160,8 @@ struct Inbox {
     queue: String,
     /// By message id.
     waiting: BTreeMap<String, Waiting>,
+    /// Messages that came while AWS had described no groups, and when they were hidden last.
+    early: Vec<(Message, Timestamp)>,
     /// By message id.
     left: BTreeMap<String, Left>,
     /// When instances that were no nodes of ours were last said to stop, by AWS's clock.
@@ -183,6 +183,7 @@ impl Inbox {
             shared,
             queue,
             waiting: BTreeMap::new(),
+            early: Vec::new(),
             left: BTreeMap::new(),
             stopped: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -197,6 +198,7 @@ impl Inbox {
     async fn work(&mut self) {
         loop {
             let now = self.shared.clock.now();
+            self.take_in_early(now);
             self.receive(now);
             self.read_groups(now);
             self.settle(now);
@@ -210,7 +212,7 @@ impl Inbox {
 
     /// How long until something is due without an answer.
     fn pause(&self, now: Timestamp) -> Duration {
-        if !self.waiting.is_empty() || self.calls.len() >= CALLS_AT_ONCE {
+        if !self.waiting.is_empty() || !self.early.is_empty() || self.calls.len() >= CALLS_AT_ONCE {
             CHECK_EVERY
         } else if self.is_receiving {
             HIDDEN
@@ -220,7 +222,8 @@ impl Inbox {
     }
 
     fn receive(&mut self, now: Timestamp) {
-        let in_hand = self.waiting.values().filter(|waiting| !waiting.may_wait(now)).count();
+        let waiting = self.waiting.values().filter(|waiting| !waiting.may_wait(now)).count();
+        let in_hand = waiting + self.early.len();
         let is_full =
             in_hand >= MOST || self.waiting.len() >= MOST_IN_ALL || self.calls.len() >= CALLS_AT_ONCE;
         if self.is_receiving || self.receive_at > now || is_full {
@@ -277,10 +280,26 @@ impl Inbox {
         }
     }
 
+    /// Takes in what came before the groups were known, once they are.
+    fn take_in_early(&mut self, now: Timestamp) {
+        if self.early.is_empty() || self.shared.groups.latest().is_none() {
+            return;
+        }
+        let early = std::mem::take(&mut self.early);
+        let over = early.into_iter().filter_map(|(message, _)| self.take_in(message, now)).collect();
+        self.delete(over);
+    }
+
     /// Takes in a message. Returns its receipt if there is nothing more to do with it.
     fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
+        let Some(snapshot) = self.shared.groups.latest() else {
+            self.note_holds(&message, now);
+            // A message may come again before it is hidden for longer.
+            self.early.retain(|(earlier, _)| earlier.id != message.id);
+            self.early.push((message, now));
+            return None;
+        };
         let Some(notices) = self.notices(message.content, &message.id) else { return Some(message.receipt) };
-        let snapshot = self.shared.groups.latest()?;
         let done = self.done(&message.id);
         let cluster_now = later(now, self.shared.clock.cluster_ahead());
         let (pending, for_others) = self.pending_of(&notices, &done, &snapshot, now);
@@ -319,6 +338,24 @@ impl Inbox {
         let waiting = Waiting { receipt, pending, written_at, hidden_since: now, for_others, ours };
         self.waiting.insert(message.id, waiting);
         None
+    }
+
+    /// Notes which machines of Nodes our hook holds, by a message that comes while AWS has described no groups: they need heartbeats.
+    fn note_holds(&self, message: &Message, now: Timestamp) {
+        let Content::Notices(notices) = &message.content else { return };
+        let ahead = self.shared.clock.cluster_ahead();
+        for notice in notices {
+            if let (About::Instance(instance), News::LifecycleAction { group, hook }) =
+                (&notice.about, &notice.news)
+                && hook == self.shared.hooks.name()
+                && !self.shared.nodes.of_instance(instance).is_empty()
+            {
+                let since = later(notice.at, -ahead).min(now);
+                let until = later(lapses(&notice.news, notice.at), -ahead);
+                let told = ToldHeld { group: group.clone(), since, until };
+                self.shared.holds.note_told_held(instance, told, now);
+            }
+        }
     }
 
     /// What notices ask for about instances of ours, but for those about which all is `done`, and until when they may be of use for others.
@@ -462,7 +499,7 @@ impl Inbox {
         match meaning {
             Meaning::Held { hook, since, until } => {
                 if hook == self.shared.hooks.name() {
-                    let told = ToldHeld { since: *since, until: *until };
+                    let told = ToldHeld { group: group.clone(), since: *since, until: *until };
                     self.shared.holds.note_told_held(instance, told, now);
                 }
                 let reads = Reads { due: now, count: 0, in_flight: false };
@@ -555,7 +592,12 @@ impl Inbox {
             waiting.hidden_since = now;
             waiting.receipt.clone()
         });
-        let due: Vec<String> = due.collect();
+        let is_early_due = |early: &&mut (Message, Timestamp)| elapsed(early.1, now) >= HIDDEN / 2;
+        let early_due = self.early.iter_mut().filter(is_early_due).map(|(message, hidden_since)| {
+            *hidden_since = now;
+            message.receipt.clone()
+        });
+        let due: Vec<String> = due.chain(early_due).collect();
         if !due.is_empty() {
             let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
             self.calls
@@ -587,7 +629,8 @@ impl Inbox {
     /// Another process leads, or is to: it gets the messages at once.
     async fn give_back(&mut self) {
         self.shared.notices.queues.forget(&self.queue);
-        let mut receipts = Vec::new();
+        let early = std::mem::take(&mut self.early);
+        let mut receipts: Vec<_> = early.into_iter().map(|(message, _)| message.receipt).collect();
         for (id, waiting) in std::mem::take(&mut self.waiting) {
             for pending in waiting.pending {
                 self.shared.notices.forget(&pending.instance, &id);
