@@ -167,6 +167,7 @@ fn waits_for(one: &ScaleIn, is_wide: bool) -> String {
     };
     let others = waiting.len() - 1;
     match (is_wide, others) {
+        (true, 0) => "1 pod".to_owned(),
         (true, _) => format!("{} pods", waiting.len()),
         (false, 0) => format!("{} ({})", first.pod, first.text),
         (false, _) => format!("{} ({}) and {others} more", first.pod, first.text),

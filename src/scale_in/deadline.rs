@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn held_by(hook: &Hook) -> HeldBy<'_> {
-        HeldBy { hook, span: Span { since: at(0), at_the_latest: false, ends: None } }
+        HeldBy { hook, span: Span { since: at(0), at_the_latest: false, ends: None, is_renewed: false } }
     }
 
     #[test]

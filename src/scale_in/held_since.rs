@@ -47,6 +47,8 @@ pub struct Span {
     pub at_the_latest: bool,
     /// When it ceases to because it takes no heartbeats, if that is so.
     pub ends: Option<Timestamp>,
+    /// Whether AWS took the last heartbeat for it that it has answered.
+    pub is_renewed: bool,
 }
 
 /// A node that is released needs its instance no longer. Where the hook cannot be completed, as for lack of a right, it ends by its

@@ -268,13 +268,14 @@ pub(super) fn is_missing_for(
 }
 
 /// Announces that no hook holds the instance any more before its drain is over: somebody else completed ours, or no
-/// heartbeat came in time. One description may leave an instance out.
+/// heartbeat came in time. Descriptions may leave an instance out for which AWS takes heartbeats.
 pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let group = match &s.instance {
         Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } => group,
         Membership::Elsewhere { seen }
             if record.release == Release::CompleteHook
-                && s.memory.elsewhere_since.is_some_and(|since| since < *seen) =>
+                && s.memory.elsewhere_since.is_some_and(|since| since < *seen)
+                && !s.held.is_some_and(|held| held.is_renewed) =>
         {
             &record.group
         }

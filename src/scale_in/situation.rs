@@ -349,7 +349,12 @@ impl Situation<'_> {
 
     /// How our hook holds the instance, or is about to.
     pub(super) fn held_by(&self) -> Option<HeldBy<'_>> {
-        let span = self.held.unwrap_or(Span { since: self.now, at_the_latest: false, ends: None });
+        let span = self.held.unwrap_or(Span {
+            since: self.now,
+            at_the_latest: false,
+            ends: None,
+            is_renewed: false,
+        });
         self.hook.ours().map(|hook| HeldBy { hook, span })
     }
 

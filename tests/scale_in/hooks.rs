@@ -1,10 +1,14 @@
 //! Lifecycle hooks: ours is kept waiting for as long as it takes and then completed, other people's are left alone.
 
+use std::sync::Arc;
+
+use ebbtide::aws::Aws;
 use ebbtide::sim::aws::{
     Event, HookResult, HookSpec, LifecycleState, Lose, Operation, Refusal, TerminationCause, Timing, Trouble,
     Which,
 };
 use ebbtide::sim::cluster::{By, Fault, NodeSpec, Verb, budget, pod};
+use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -547,14 +551,28 @@ async fn a_hook_of_ten_seconds_holds_for_as_long_as_it_takes() {
 /// The description never shows that the hook is over: between two looks the machine has gone.
 #[tokio::test(start_paused = true)]
 async fn where_a_hook_ends_in_mid_drain_and_the_instance_is_not_described_any_more_people_are_told() {
-    let scene = Scene::with(held_group(2, 60)).await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
-    scene.scale_in(&machine, Cause::Group).await;
-    scene.until(|w| is_asked(w, "web")).await;
-    let described = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(seconds(600));
-    scene.world.aws.trouble(described, Trouble::Without(machine.instance.clone()));
-    scene.pass_some(seconds(60)).await;
-    let told = notes(&scene.world, &machine, "ScaleInHookOver");
-    assert!(told.iter().any(|note| note.contains("is over for instance")), "{told:?}");
+    for is_over in [true, false] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.pass_some(seconds(20)).await;
+        let described = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(seconds(100));
+        scene.world.aws.trouble(described, Trouble::Without(machine.instance.clone()));
+        if is_over {
+            let somebody = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
+            somebody
+                .complete(&"web".into(), "ebbtide", &machine.instance.as_str().into())
+                .await
+                .expect("completed");
+        }
+        scene.pass_some(seconds(90)).await;
+        let told = notes(&scene.world, &machine, "ScaleInHookOver");
+        assert_eq!(told.iter().any(|note| note.contains("is over for instance")), is_over, "{told:?}");
+        if !is_over {
+            scene.until_gone(&machine).await;
+            scene.assert_left_well(&machine);
+        }
+    }
 }

@@ -236,7 +236,12 @@ impl<'a> Model<'a> {
             instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },
             hook: self.hook.clone(),
             heartbeats_denied_at: None,
-            held: self.held_since.map(|since| Span { since, at_the_latest: false, ends: None }),
+            held: self.held_since.map(|since| Span {
+                since,
+                at_the_latest: false,
+                ends: None,
+                is_renewed: false,
+            }),
             notices: &[],
             memory: &self.memory,
         })

@@ -68,8 +68,10 @@ pub(super) struct Held {
     stepped: Option<Timestamp>,
     /// No description has shown it held: there is none yet, or the last is too old to show that, or that it is not.
     pub(super) is_presumed: bool,
-    /// When the last heartbeat that AWS took was sent.
+    /// When the last heartbeat that AWS took was sent ...
     pub(super) renewed: Option<Timestamp>,
+    /// ... and whether it has not said since that nothing holds the instance.
+    pub(super) is_renewed: bool,
     /// Since when it takes none, and when its hold ends by that.
     failing: Option<(Timestamp, Timestamp)>,
     in_flight: bool,
@@ -164,6 +166,7 @@ impl Held {
             stepped: None,
             is_presumed: false,
             renewed: None,
+            is_renewed: false,
             failing: None,
             in_flight: false,
             is_new: false,
@@ -402,6 +405,7 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
     match done {
         Done::Step { instance, pause, renewed, too_early, ends, error, .. } => {
             if let Some(held) = held.get_mut(&instance) {
+                held.is_renewed = too_early.is_none() && (held.is_renewed || held.renewed != renewed);
                 held.renewed = renewed;
                 if held.is_presumed && renewed.is_none() {
                     held.since = too_early.or(held.since);

@@ -342,7 +342,7 @@ impl World {
             instance,
             hook: HookState::Known(TerminatingHooks { ours, ..TerminatingHooks::default() }),
             heartbeats_denied_at: None,
-            held: Some(Span { since: at(0), at_the_latest: false, ends: None }),
+            held: Some(Span { since: at(0), at_the_latest: false, ends: None, is_renewed: false }),
             notices: &[],
             memory,
         });
