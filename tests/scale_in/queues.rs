@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide::sim::aws::{LifecycleState, QueueSpec, ScheduledChange, WarmPoolSpec};
+use ebbtide::sim::aws::{LifecycleState, Operation, QueueSpec, ScheduledChange, WarmPoolSpec};
 use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
@@ -132,6 +132,35 @@ async fn a_message_about_several_instances_is_left_to_others_once_ours_are_done(
     let (messages, received) = left(&scene.world, &url);
     assert_eq!(messages, 1);
     assert!((2..=8).contains(&received), "{received} times");
+}
+
+/// Whose they are is not known before AWS describes the groups: those about machines of Nodes wait here, and no other cluster waits for the rest.
+#[tokio::test(start_paused = true)]
+async fn messages_that_come_before_the_groups_are_known_are_kept_from_nobody_else() {
+    let (mut scene, url) = scene_of(held_group(3, 60), config()).await;
+    let machine = scene.first();
+    scene.take_down().await;
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(600));
+    let now = scene.world.clock.now();
+    let ours = maintenance("ours", now, now + days(14), &[&machine.instance]);
+    let detail = json!({ "instance-id": FOREIGN, "instance-action": "terminate" });
+    let theirs = event("aws.ec2", "EC2 Spot Instance Interruption Warning", now, &detail);
+    for body in [&ours, &theirs] {
+        scene.world.aws.put_message(&url, body.clone()).expect("there");
+    }
+    scene.bring_back();
+    let received = |body: &String| {
+        let queue = queue(&scene.world, &url);
+        let mut all = queue.visible.iter().chain(&queue.in_flight);
+        all.find(|message| message.body == *body).map(|message| message.received)
+    };
+    scene.pass_some(seconds(300)).await;
+    // Each time that it has lost AWS for a minute, it would have another lead, and hands back what it has.
+    let (ours, theirs) = (received(&ours), received(&theirs));
+    assert!(ours.is_some_and(|times| times <= 5), "{ours:?} times: it is kept hidden");
+    assert!(theirs.is_some_and(|times| times >= 10), "{theirs:?} times: it comes again and again");
+    scene.pass_some(seconds(600)).await;
+    assert_eq!(causes(&scene.world, &machine), ["scheduled-event"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -160,7 +160,7 @@ struct Inbox {
     queue: String,
     /// By message id.
     waiting: BTreeMap<String, Waiting>,
-    /// Messages that came while AWS had described no groups, and when they were hidden last.
+    /// Messages about machines of Nodes that came while AWS had described no groups, and when they were hidden last.
     early: Vec<(Message, Timestamp)>,
     /// By message id.
     left: BTreeMap<String, Left>,
@@ -292,16 +292,20 @@ impl Inbox {
 
     /// Takes in a message. Returns its receipt if there is nothing more to do with it.
     fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
+        let Some(notices) = self.notices(message.content, &message.id) else { return Some(message.receipt) };
+        let cluster_now = later(now, self.shared.clock.cluster_ahead());
         let Some(snapshot) = self.shared.groups.latest() else {
-            self.note_holds(&message, now);
             // A message may come again before it is hidden for longer.
             self.early.retain(|(earlier, _)| earlier.id != message.id);
-            self.early.push((message, now));
+            if notices.iter().any(|notice| self.is_about_a_node(notice)) {
+                self.note_holds(&notices, now);
+                self.early.push((Message { content: Content::Notices(notices), ..message }, now));
+            } else if let Some(until) = notices.iter().map(|notice| lapses(&notice.news, notice.at)).max() {
+                self.leave(message.receipt, until, cluster_now);
+            }
             return None;
         };
-        let Some(notices) = self.notices(message.content, &message.id) else { return Some(message.receipt) };
         let done = self.done(&message.id);
-        let cluster_now = later(now, self.shared.clock.cluster_ahead());
         let (pending, for_others) = self.pending_of(&notices, &done, &snapshot, now);
         let for_others = for_others.filter(|until| *until > cluster_now);
         if pending.is_empty() {
@@ -340,21 +344,29 @@ impl Inbox {
         None
     }
 
-    /// Notes which machines of Nodes our hook holds, by a message that comes while AWS has described no groups: they need heartbeats.
-    fn note_holds(&self, message: &Message, now: Timestamp) {
-        let Content::Notices(notices) = &message.content else { return };
+    /// Whether a notice is about the machine of a Node, whose group is ours, or another installation's in the cluster.
+    fn is_about_a_node(&self, notice: &Notice) -> bool {
+        matches!(&notice.about, About::Instance(instance) if !self.shared.nodes.of_instance(instance).is_empty())
+    }
+
+    /// Notes which machines of Nodes our hook holds, by notices that come while AWS has described no groups: they need heartbeats.
+    fn note_holds(&self, notices: &[Notice], now: Timestamp) {
         let ahead = self.shared.clock.cluster_ahead();
-        for notice in notices {
+        for notice in notices.iter().filter(|notice| self.is_about_a_node(notice)) {
             if let (About::Instance(instance), News::LifecycleAction { group, hook }) =
                 (&notice.about, &notice.news)
-                && hook == self.shared.hooks.name()
-                && !self.shared.nodes.of_instance(instance).is_empty()
             {
                 let since = later(notice.at, -ahead).min(now);
                 let until = later(lapses(&notice.news, notice.at), -ahead);
-                let told = ToldHeld { group: group.clone(), since, until };
-                self.shared.holds.note_told_held(instance, told, now);
+                self.note_hold(instance, hook, ToldHeld { group: group.clone(), since, until }, now);
             }
+        }
+    }
+
+    /// Has a hold under our hook get heartbeats.
+    fn note_hold(&self, instance: &InstanceId, hook: &str, told: ToldHeld, now: Timestamp) {
+        if hook == self.shared.hooks.name() {
+            self.shared.holds.note_told_held(instance, told, now);
         }
     }
 
@@ -498,10 +510,8 @@ impl Inbox {
         let Pending { instance, group, meaning } = pending;
         match meaning {
             Meaning::Held { hook, since, until } => {
-                if hook == self.shared.hooks.name() {
-                    let told = ToldHeld { group: group.clone(), since: *since, until: *until };
-                    self.shared.holds.note_told_held(instance, told, now);
-                }
+                let told = ToldHeld { group: group.clone(), since: *since, until: *until };
+                self.note_hold(instance, hook, told, now);
                 let reads = Reads { due: now, count: 0, in_flight: false };
                 self.reads.entry(group.clone()).or_insert(reads).due = now;
             }
