@@ -42,6 +42,8 @@ async fn a_group_grows_from_what_aws_says_though_somebody_else_changed_it_meanwh
 /// A group that somebody has just raised from 2 to 8, which the last look has shown. For a minute, descriptions of it alone are from before.
 async fn raised_a_moment_ago() -> Scene {
     let scene = Scene::with([group(GROUP, 2)]).await;
+    // The descriptions from before are not from before there was a group.
+    tokio::time::sleep(3 * MINUTE).await;
     scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
     // AWS knows for long enough how the group was.
     answers_from_before(&scene, |which| which.about("another"));

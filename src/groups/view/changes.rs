@@ -16,7 +16,7 @@ use crate::k8s::{GroupName, InstanceId};
 ///
 /// Source: [Eventual consistency in the Amazon EC2
 /// API](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
-pub(super) const SHOWN_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const SHOWN_WITHIN: Duration = Duration::from_mins(1);
 
 /// How long at most an acknowledged termination counts that no description shows.
 const ENDS_WITHIN: Duration = Duration::from_mins(6);
@@ -52,7 +52,7 @@ pub enum Change {
 impl Change {
     /// What others did to the group since `view`, by the description `fresh`. The snapshot needs it because a change of ours is
     /// applied only to the size it started from, and because a termination that another task of ours is about to report must not lower the
-    /// size twice. A smaller size [in doubt](size_in_doubt) is not learned: for half a minute it would override every description of the
+    /// size twice. A smaller size [in doubt](size_in_doubt) is not learned: for a minute it would override every description of the
     /// larger one.
     pub(super) fn learned(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Vec<Self> {
         let Some(seen) = view.groups.get(&fresh.name).map(|seen| &seen.asg) else { return Vec::new() };

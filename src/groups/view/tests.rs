@@ -60,15 +60,15 @@ fn a_change_of_ours_shows_at_once_and_only_once() {
 }
 
 #[test]
-fn a_termination_that_was_shown_or_undone_counts_for_half_a_minute() {
+fn a_termination_that_was_shown_or_undone_counts_for_a_minute() {
     use Lifecycle::{InService, Pending, Terminating, Warmed};
     for shown in [Terminating, Warmed, Pending] {
         let groups = Groups::new(Duration::from_mins(10));
         groups.publish(snapshot(0, 2, &[InService, InService]));
         groups.changed(at(5), terminated(true));
-        groups.publish(snapshot(36, 3, &[shown, InService]));
+        groups.publish(snapshot(66, 3, &[shown, InService]));
         assert_eq!(desired(&groups), 3, "{shown:?}");
-        groups.publish(snapshot(46, 3, &[InService, InService]));
+        groups.publish(snapshot(76, 3, &[InService, InService]));
         assert_eq!(desired(&groups), 3, "{shown:?}: it is back");
     }
 }
@@ -208,7 +208,7 @@ fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_s
     let by_a_person = AutoScalingGroup { name: "g".into(), desired: 9, ..AutoScalingGroup::default() };
     assert_eq!(groups.brought_up_to_date(by_a_person, at(5)).desired, 9);
     let long_after = AutoScalingGroup { name: "g".into(), desired: 5, ..AutoScalingGroup::default() };
-    assert_eq!(groups.brought_up_to_date(long_after, at(40)).desired, 5, "it is the truth by now");
+    assert_eq!(groups.brought_up_to_date(long_after, at(70)).desired, 5, "it is the truth by now");
 }
 
 #[test]
@@ -235,7 +235,8 @@ fn a_raise_that_no_description_has_shown_counts_for_two_minutes() {
     assert_eq!(sizes(&groups, 121, 4, live), (4, 4), "but not for ever");
     let groups = raised(&[(4, 5)]);
     assert_eq!(sizes(&groups, 10, 5, live), (5, 5));
-    assert_eq!(sizes(&groups, 31, 4, live), (4, 4), "somebody has lowered it since");
+    assert_eq!(sizes(&groups, 60, 4, live), (5, 5), "one from before the last");
+    assert_eq!(sizes(&groups, 61, 4, live), (4, 4), "somebody has lowered it since");
     for (steps, left) in [
         (&[(4, 5), (5, 4)][..], 4),
         (&[(4, 10), (10, 9)], 9),
@@ -243,17 +244,17 @@ fn a_raise_that_no_description_has_shown_counts_for_two_minutes() {
         (&[(4, 5), (5, 7), (7, 5)], 5),
         (&[(4, 5), (5, 7), (7, 4)], 4),
     ] {
-        assert_eq!(sizes(&raised(steps), 40, 4, live), (left, left), "we have lowered it since: {steps:?}");
+        assert_eq!(sizes(&raised(steps), 70, 4, live), (left, left), "we have lowered it since: {steps:?}");
     }
     let groups = raised(&[(4, 10)]);
-    for (second, states) in [(10, &[Terminating, InService][..]), (52, &[Terminating, InService]), (55, live)]
+    for (second, states) in [(10, &[Terminating, InService][..]), (82, &[Terminating, InService]), (85, live)]
     {
         assert_eq!(sizes(&groups, second, 4, states), (10, 10), "one that is replaced takes no six along");
     }
     for ended in [&[Terminating, InService][..], &[InService]] {
         let groups = raised(&[(4, 5)]);
         sizes(&groups, 10, 4, ended);
-        assert_eq!(sizes(&groups, 31, 4, &[InService]), (4, 4), "another replica has terminated one since");
+        assert_eq!(sizes(&groups, 61, 4, &[InService]), (4, 4), "another replica has terminated one since");
     }
 }
 
@@ -275,11 +276,11 @@ fn what_a_description_from_before_our_size_says_of_it_is_not_learned() {
     groups.changed(at(7), Change::Desired { group: "g".into(), from: 10, to: 7 });
     let crossing = snapshot(5, 10, &[Terminating, InService]).groups["g"].asg.as_ref().clone();
     assert_eq!(learn(&crossing, 6), 7);
-    groups.publish(snapshot(38, 7, &[InService]));
-    // Somebody else raises it, and takes that back: learned sizes count for half a minute.
+    groups.publish(snapshot(68, 7, &[InService]));
+    // Somebody else raises it, and takes that back: learned sizes count for a minute.
     let raised = AutoScalingGroup { desired: 9, ..crossing.clone() };
-    assert_eq!(learn(&raised, 39), 9);
-    groups.publish(snapshot(70, 7, &[InService]));
+    assert_eq!(learn(&raised, 69), 9);
+    groups.publish(snapshot(130, 7, &[InService]));
     assert_eq!(desired(&groups), 7);
 }
 
@@ -409,13 +410,13 @@ fn a_smaller_size_is_learned_if_who_left_explains_it_or_the_last_look_was_long_a
         let learned = Change::learned(&seen, &fresh.groups["g"].asg, at(second));
         learned.iter().any(|change| matches!(change, Change::Desired { from: 8, to, .. } if *to == size))
     };
-    assert!(!learns(29, 2, &[InService, InService]), "from before somebody raised it");
+    assert!(!learns(59, 2, &[InService, InService]), "from before somebody raised it");
     assert!(
-        !learns(29, 7, &[InService, InService, InService, TerminatingWait]),
+        !learns(59, 7, &[InService, InService, InService, TerminatingWait]),
         "the look was before that came"
     );
-    assert!(learns(29, 7, &[InService, TerminatingWait, Pending]));
-    assert!(learns(30, 2, &[InService, InService]));
+    assert!(learns(59, 7, &[InService, TerminatingWait, Pending]));
+    assert!(learns(60, 2, &[InService, InService]));
     assert!(learns(1, 9, &[InService, InService]));
 }
 

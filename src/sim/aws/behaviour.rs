@@ -76,7 +76,7 @@ impl Behaviour {
         standby_decrements: true,
         rebalances: true,
         way: Span::millis(10, 150).rarely(Duration::from_secs(2)),
-        stale: Span::millis(0, 1_000).rarely(Duration::from_secs(20)),
+        stale: Span::millis(0, 1_000).rarely(Duration::from_secs(45)),
         gaps: 0.005,
         bucket: Some(Bucket { size: 100, per_second: 20.0 }),
         delivery: Delivery::HARSH,

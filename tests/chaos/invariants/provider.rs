@@ -18,7 +18,7 @@ const ANSWERED: SignedDuration = SignedDuration::from_secs(1);
 const CROSSED: SignedDuration = SignedDuration::from_secs(10);
 
 /// How old what cluster-autoscaler is told of sizes may be.
-const REFRESHED: SignedDuration = SignedDuration::from_secs(95);
+const REFRESHED: SignedDuration = SignedDuration::from_secs(120);
 
 /// How long the API server may be away, and a start after that.
 const LONGEST_OUTAGE: SignedDuration = SignedDuration::from_mins(5);

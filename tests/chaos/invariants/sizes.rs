@@ -17,7 +17,7 @@ use crate::scenario::{AwsFault, Cause, GroupCause, What};
 const CROSSED: SignedDuration = SignedDuration::from_secs(15);
 
 /// How old a description may be in an answer.
-const REFRESHED: SignedDuration = SignedDuration::from_secs(95);
+const REFRESHED: SignedDuration = SignedDuration::from_secs(120);
 
 /// The desired capacity goes down twice for one instance.
 pub(super) fn decrements(history: &History) -> Vec<Violation> {

@@ -15,11 +15,11 @@ use crate::history::{History, Note};
 use crate::play::{OURS, RECORD};
 use crate::scenario::{AwsFault, What};
 
-/// How old AWS's state may be in an answer: a refresh a minute, of a description that is 20 s old, and the calls.
-const REFRESHED: SignedDuration = SignedDuration::from_secs(95);
+/// How old AWS's state may be in an answer: a refresh a minute, of a description that is 45 s old, and the calls.
+const REFRESHED: SignedDuration = SignedDuration::from_secs(120);
 
 /// The same once calls to AWS were in trouble: what was known counts for ten minutes (`--snapshot-max-age`).
-const KEPT: SignedDuration = SignedDuration::from_secs(600 + 95);
+const KEPT: SignedDuration = SignedDuration::from_secs(600 + 120);
 
 /// How late a watch may tell of a Node.
 const WATCHED: SignedDuration = SignedDuration::from_secs(15);
