@@ -551,6 +551,18 @@ pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> ScaleIn
     warning(Reason::NotHeld, "not held", note)
 }
 
+/// The same where our hook is over already.
+pub(super) fn missed(group: &str, instance: &str, workloads: usize) -> ScaleInEvent {
+    let note = format!(
+        "group {} ends instance {}, whose lifecycle hook was over before ebbtide saw it: somebody else has completed it, or it has timed \
+         out. Nobody drains its {}",
+        name(group),
+        id(instance),
+        pods(workloads, "workload pod")
+    );
+    warning(Reason::NotHeld, "not held", note)
+}
+
 /// The same where another's hook holds it.
 pub(super) fn held_by_another(group: &str, instance: &str) -> ScaleInEvent {
     let note = format!(

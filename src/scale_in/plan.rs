@@ -350,7 +350,10 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         }
         Membership::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
         // The instance is going anyway: marks of a cancelled scale-in may stay.
-        Membership::In { lifecycle, .. } if lifecycle.is_terminating() => announce_goes_on(s, plan),
+        Membership::In { group, lifecycle, .. } if lifecycle.is_terminating() => {
+            announce_goes_on(s, plan);
+            missed(s, group, plan);
+        }
         Membership::In { group, lifecycle, seen } => {
             if s.has_scale_in_marks() {
                 if put_back(s, plan) {
@@ -432,6 +435,17 @@ fn not_held(s: &Situation<'_>, group: &GroupName, instance: &InstanceId, plan: &
         events::not_held(group, instance, workloads)
     };
     s.announce(plan, event);
+}
+
+/// Announces, once, that our hook is over for an instance that the group ends, before a drain of its workloads has begun.
+fn missed(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
+    let (HookState::Known(hooks), Some(instance)) = (&s.hook, &s.node.instance) else { return };
+    let is_released = s.memory.lost.is_some() || s.is_marked_told();
+    let workloads = s.workloads(None).count();
+    if s.memory.told_not_held || hooks.ours.is_none() || is_released || workloads == 0 {
+        return;
+    }
+    s.announce(plan, events::missed(group, instance, workloads));
 }
 
 /// Begins for an instance that the group retained because its hook was abandoned. No hook limits the drain now.

@@ -68,6 +68,7 @@ fn every_event(
         events::hook_over(Some("ebbtide"), group, instance, Phase::Draining),
         events::node_lost(instance, Phase::Draining, Some(pods)),
         events::not_held(group, instance, 2),
+        events::missed(group, instance, 1),
         events::held_by_another(group, instance),
         events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
         events::goes_on(instance),
@@ -254,6 +255,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInNotHeld",
         "group \"web\" ends instance i-1 and has no lifecycle hook: nobody drains its 2 workload pods. With ebbtide's hook on the group they would leave first",
+    ),
+    (
+        "Warning",
+        "ScaleInNotHeld",
+        "group \"web\" ends instance i-1, whose lifecycle hook was over before ebbtide saw it: somebody else has completed it, or it has timed out. Nobody drains its 1 workload pod",
     ),
     (
         "Normal",

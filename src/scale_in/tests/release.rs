@@ -386,6 +386,12 @@ fn that_nobody_drains_a_node_which_its_group_ends_is_told_once_if_workloads_are_
         (Lifecycle::Terminating, others(false), false, None),
         (Lifecycle::Terminating, HookState::Unknown, true, None),
         (Lifecycle::InService, others(false), true, None),
+        // Our hook is over, and no drain has begun.
+        (Lifecycle::TerminatingProceed, ours(hook(30), false), true, Some(true)),
+        (Lifecycle::TerminatingProceed, ours(hook(30), true), true, Some(true)),
+        (Lifecycle::TerminatingProceed, ours(hook(30), false), false, None),
+        (Lifecycle::TerminatingProceed, others(true), true, None),
+        (Lifecycle::TerminatingProceed, HookState::Unknown, true, None),
     ];
     for (lifecycle, hook, is_busy, told) in table {
         let mut scene = node().with(pod("logs").daemon());
