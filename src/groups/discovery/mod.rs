@@ -40,7 +40,7 @@ use super::poll_interval::{BREATH, next_refresh, requested_refresh, retry_after}
 use super::selector::Selectors;
 use super::{Group, Groups, Place, Snapshot, warm_pools};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Operation};
-use crate::clock::{Clock, later};
+use crate::clock::{Clock, elapsed, later};
 use crate::cluster::Nodes;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::{Outage, chain};
@@ -168,10 +168,12 @@ impl Discovery {
                 }
                 Err(error) => {
                     if let Some(outage_seconds) = outage.failed() {
+                        let age = |snapshot: Arc<Snapshot>| elapsed(snapshot.taken_at, self.clock.now());
                         tracing::warn!(
                             outage_seconds,
+                            snapshot_age_seconds = self.groups.latest().map(|last| age(last).as_secs()),
                             error = %chain(&error),
-                            "cannot describe Auto Scaling groups: using the last snapshot"
+                            "cannot describe Auto Scaling groups: the last description goes on to be used, if there was one"
                         );
                     }
                     // No later than hooks allow: one may be about to time out.
