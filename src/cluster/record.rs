@@ -211,9 +211,9 @@ impl Record {
         self.heartbeat_timeout_seconds.map(Duration::from_secs)
     }
 
-    /// Whether another installation than `ours` has begun it, as far as both are known.
+    /// Whether another installation than `ours` has begun it, as far as the record says. One without a Lease has no name.
     pub fn is_of_another(&self, ours: Option<&str>) -> bool {
-        self.installation.as_deref().zip(ours).is_some_and(|(theirs, ours)| theirs != ours)
+        self.installation.is_some() && self.installation.as_deref() != ours
     }
 
     /// When AWS was told to terminate the instance, unless that certainly had no effect.

@@ -11,7 +11,7 @@ use crate::cluster::{Answer, BudgetSeen};
 
 /// Pause between tries of an eviction that a budget blocks, the same as in `kubectl drain`.
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
-const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
+pub(super) const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
 /// The longest that this pause grows to where the budget is watched: when it has room, the pod is tried at once. Hundreds of nodes that are
 /// blocked for hours should cost the API server less than a `kubectl drain` of each.

@@ -206,6 +206,11 @@ impl Claims {
         self.inherited
     }
 
+    /// Whether the annotation was written, as far as can be told, by somebody other than a run of ebbtide.
+    pub fn is_somebodys(&self) -> bool {
+        self.is_somebodys
+    }
+
     /// The record in the annotation, if something else is believed.
     pub fn not_believed(&self) -> Option<&Record> {
         let claimed = self.written.as_ref()?.record()?;

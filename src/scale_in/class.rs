@@ -166,16 +166,33 @@ pub struct Flush {
     pub namespaces: BTreeSet<String>,
 }
 
-/// The node's flush time: the default, or the most that its DaemonSet pods ask for. Ignores values that are not seconds,
-/// and pods that only claim to be like a DaemonSet's: anybody can.
+/// The node's flush time: the default, or the most that its DaemonSet pods ask for. Ignores values that are not seconds.
 pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flush: &Flush) -> Duration {
     daemons
         .into_iter()
-        .filter(|pod| matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. })))
-        .filter(|pod| flush.namespaces.is_empty() || flush.namespaces.contains(&pod.name.namespace))
+        .filter(|pod| may_hold_the_flush(pod, flush))
         .filter_map(|pod| flush_seconds(pod.annotation(names::FLUSH_SECONDS)?))
         .map(|seconds| Duration::from_secs(seconds).min(flush.longest))
         .fold(flush.default, Duration::max)
+}
+
+/// What a DaemonSet pod that is asked to go in the flush needs of the time before a limit, the longest of them.
+pub(super) fn time_to_go<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flush: &Flush) -> Duration {
+    let asked =
+        daemons.into_iter().filter(|pod| may_hold_the_flush(pod, flush) && daemon(pod) == Daemon::Evict);
+    let times = asked.map(|pod| Duration::try_from(grace_and_kill(pod)).unwrap_or_default());
+    times.max().unwrap_or_default().min(flush.longest)
+}
+
+/// The grace of a DaemonSet pod, and what its kubelet takes to kill and report it.
+pub(super) fn grace_and_kill(pod: &PodView) -> SignedDuration {
+    SignedDuration::from_secs(pod.grace_seconds).saturating_add(SignedDuration::from_secs(5))
+}
+
+/// Whether what a pod asks for may make a flush longer: anybody can claim that his is like a DaemonSet's.
+pub(super) fn may_hold_the_flush(pod: &PodView, flush: &Flush) -> bool {
+    matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. }))
+        && (flush.namespaces.is_empty() || flush.namespaces.contains(&pod.name.namespace))
 }
 
 #[cfg(test)]

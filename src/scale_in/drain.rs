@@ -9,13 +9,14 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Ask, Plan};
-use super::asked::Obstacle;
+use super::asked::{BLOCKED, Obstacle, Refusal};
 use super::class::{Class, is_patient, patient_until, unreadable_wishes};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
 use super::record::{Phase, Record};
 use super::situation::{Situation, TWINS_CONFIRM_WITHIN};
+use super::tries::Tries;
 use super::waiting::{WaitReason, Waiting};
 use super::{events, order, release};
 use crate::clock::later;
@@ -24,11 +25,18 @@ use crate::cluster::{BudgetSeen, PodName, PodView};
 /// A pod that was asked to go and shows no sign of it is asked again after this time.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
+/// Within this time a watch shows that a pod goes which was asked to. If it does not, the pod has its last call all the same: a webhook may
+/// have made a dry run of the eviction.
+const SHOWN_WITHIN: SignedDuration = SignedDuration::from_secs(5);
+
 /// A pod still there this long after its grace is reported as overdue.
 const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// An eviction that has had no answer for this long counts as refused at the pod's last call: a webhook may hang three times as long.
 const UNANSWERED: SignedDuration = SignedDuration::from_secs(10);
+
+/// While its limit is this near, a pod that a budget keeps is asked every [`BLOCKED`].
+const NEAR: SignedDuration = SignedDuration::from_mins(5);
 
 /// At most this many reasons for refused evictions are announced per node within five minutes: a webhook may give a new one each time.
 const REASONS: usize = 3;
@@ -56,7 +64,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let workloads: Vec<Classified<'_>> =
         pods.iter().copied().filter(|(_, class)| class.is_workload()).collect();
     announce_given_up(s, &record, &pods, plan);
-    let limit = record.release_by.map(|by| deadline::gone_by(by, s.flush_time(&record)));
+    let limit = record.release_by.map(|by| deadline::gone_by(by, s.time_for_daemons(&record)));
     let late = limit.is_some_and(|limit| limit <= s.now);
     if late {
         // Deadline passed: delete the rest with 1 s grace so that they get SIGTERM.
@@ -218,6 +226,12 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
         return why;
     }
     if let Some(at) = s.memory.of(&pod.uid).to_go.filter(|at| *at + ASK_AGAIN > s.now) {
+        let shown_by = later(at, SHOWN_WITHIN);
+        if shown_by <= s.now {
+            cut_at_last_call(s, record, candidate, plan);
+        } else if gone_by.is_some() {
+            plan.wake(shown_by);
+        }
         plan.wake(at + ASK_AGAIN);
         return WaitReason::Exiting(s.theirs(at + SignedDuration::from_secs(pod.grace_seconds)));
     }
@@ -326,7 +340,7 @@ fn try_eviction(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, pl
         let budgets = (s.budgets)(pod).iter().map(|budget| BudgetSeen::from(&**budget)).collect();
         Action::Evict(Ask { budgets, ..ask_workload(s, record, pod, grace) })
     };
-    let at_once = has_room && !tries.in_flight;
+    let at_once = (has_room || is_urgent(s, tries, refusal, time, plan)) && !tries.in_flight;
     let is_due = at_once || tries.may_begin_at().is_some_and(|at| at <= s.now);
     let waits = is_due && waits_for_its_turn(s, pod, time, plan);
     if at_once && !waits {
@@ -341,6 +355,25 @@ fn try_eviction(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, pl
         }
         _ => refused(s, pod).unwrap_or(if waits { WaitReason::Rate } else { WaitReason::Queued }),
     }
+}
+
+/// Whether a pod that a budget keeps is to be tried without the long pause, as its limit is near: an unhealthy pod may need no room, and a
+/// watch of budgets may have fallen silent.
+fn is_urgent(
+    s: &Situation<'_>,
+    tries: &Tries,
+    refusal: Option<&Refusal>,
+    time: Time,
+    plan: &mut Plan,
+) -> bool {
+    let is_near = time.limit.is_some_and(|limit| limit <= later(s.now, NEAR));
+    let is_kept = refusal.is_some_and(|refusal| refusal.by == Obstacle::Budget);
+    let Some(ended) = tries.ended.filter(|_| is_near && is_kept) else { return false };
+    let again = later(ended, BLOCKED);
+    if again > s.now {
+        plan.wake(again);
+    }
+    again <= s.now
 }
 
 /// The API server's words, if it refused the last try and no budget was the reason.

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Ask, Plan};
-use super::class::{Class, Daemon, LONGEST_FLUSH};
+use super::class::{Class, Daemon, LONGEST_FLUSH, grace_and_kill, may_hold_the_flush};
 use super::deadline::{self, grace_to_ask};
 use super::load_balancers::{DEFAULT_DELAY, Targets};
 use super::record::Record;
@@ -176,9 +176,9 @@ fn ask_daemons(
             tries if tries.in_flight => tries.began.unwrap_or(s.now),
             _ => s.now,
         });
-        let its_own = counts_from + grace + SignedDuration::from_secs(5);
-        let end = s.grace_ends(pod).unwrap_or(its_own);
-        let end = end.min(record.phase_since + LONGEST_FLUSH);
+        let end = s.grace_ends(pod).unwrap_or_else(|| later(counts_from, grace_and_kill(pod)));
+        let may_hold = may_hold_the_flush(pod, &s.settings.flush);
+        let end = end.min(record.phase_since + if may_hold { LONGEST_FLUSH } else { s.flush_time(record) });
         until = until.max(Some(end));
         if end > s.now {
             let is_unasked = asked.to_go.is_none() && pod.deletion_timestamp.is_none();

@@ -40,6 +40,7 @@ const VOID_KEPT: usize = 8;
 
 /// What was tried for one node.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Memory {
     tries: BTreeMap<Task, Tries>,
     /// By UID.
@@ -56,6 +57,8 @@ pub struct Memory {
     pub announced: BTreeMap<String, Timestamp>,
     /// When AWS refused to shrink the group.
     pub at_minimum_since: Option<Timestamp>,
+    /// Whether this run has seen the instance in a group of ours.
+    pub was_seen_in: bool,
     /// Whether this run has seen the group take the instance out.
     pub was_seen_out: bool,
     /// Since when this run has seen no workload on the node.
@@ -89,6 +92,12 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Whether somebody other than a run of ebbtide has written the record, about an instance that this run has seen in no group of ours:
+    /// another replica accepts only what is in one.
+    pub fn is_only_claimed(&self) -> bool {
+        self.claims.is_somebodys() && !self.was_seen_in
+    }
+
     /// The tries of a task.
     pub fn tries(&self, task: &Task) -> &Tries {
         match task {
@@ -160,6 +169,7 @@ impl Memory {
 
     /// Notes where the instance is.
     pub fn note_membership(&mut self, instance: &Membership) {
+        self.was_seen_in |= matches!(instance, Membership::In { .. });
         let is_taken_out = |lifecycle: &Lifecycle| lifecycle.is_terminating() || lifecycle.is_warm();
         self.was_seen_out |= matches!(instance, Membership::In { lifecycle, .. } if is_taken_out(lifecycle));
         // What was refused in one way of release says nothing of another.

@@ -135,6 +135,9 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Membership::Elsewhere { seen } = s.instance {
         release::ended_unseen(s, record, seen, plan);
     }
+    if matches!(s.instance, Membership::Elsewhere { .. }) && s.memory.is_only_claimed() {
+        return;
+    }
     s.look_again_while_cut_off(plan);
     twins::announce(s, plan);
     not_believed(s, plan);
@@ -314,6 +317,17 @@ fn announce_goes_on(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
+/// A machine that ends within this time ends whoever works on it: people have no time left to be asked.
+const ENDS_SOON: SignedDuration = SignedDuration::from_hours(1);
+
+/// Whether a notice asks for a drain. An instance out of service (`Standby`), on which somebody works, is drained if its machine ends soon
+/// whoever works on it.
+fn is_to_be_drained(s: &Situation<'_>, lifecycle: Lifecycle, expected: &Expected) -> bool {
+    let ends_soon = expected.ends_at.is_some_and(|at| at > s.now && at <= later(s.now, ENDS_SOON));
+    let is_node = lifecycle.is_node() || lifecycle == Lifecycle::Standby && ends_soon;
+    expected.treatment == Treatment::Drain && is_node
+}
+
 /// Whether a drain would leave an empty node behind: its group terminates nothing at present, and AWS does not end the machine soon.
 fn is_of_no_use(s: &Situation<'_>, expected: &Expected) -> bool {
     let ends_by_itself = expected.cause == Cause::StateChange
@@ -374,8 +388,7 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 return take_off(s, plan, why);
             }
             match s.expected() {
-                // Out of service (`Standby`), somebody works on it.
-                Some(expected) if expected.treatment == Treatment::Drain && lifecycle.is_node() => {
+                Some(expected) if is_to_be_drained(s, *lifecycle, &expected) => {
                     if is_of_no_use(s, &expected) {
                         s.announce(plan, events::terminates_nothing(group));
                         return cordon::cordon(s, plan);
@@ -480,8 +493,8 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     if will_be_held || lifecycle.is_held() && !lifecycle.is_live() {
         return begin_for_hook(s, group, plan);
     }
-    if let Some(expected) = s.expected().filter(|expected| expected.treatment == Treatment::Drain)
-        && lifecycle.is_node()
+    if let Some(expected) = s.expected()
+        && is_to_be_drained(s, *lifecycle, &expected)
         && !notices::may_wait(s.notices, s.now)
         && !is_of_no_use(s, &expected)
     {

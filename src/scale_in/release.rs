@@ -295,7 +295,8 @@ pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut 
 
 /// Goes back to draining if a workload has come to the node and there is time. Returns whether it does.
 pub(super) fn go_back_for_workloads(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
-    let has_time = record.release_by.is_none_or(|by| deadline::gone_by(by, s.flush_time(record)) > s.now);
+    let has_time =
+        record.release_by.is_none_or(|by| deadline::gone_by(by, s.time_for_daemons(record)) > s.now);
     let goes_back = has_time && s.workloads(Some(record)).next().is_some();
     if goes_back {
         s.enter(plan, record, Phase::Draining, events::draining_again());

@@ -2,7 +2,8 @@
 //! scheduler. Pure.
 //!
 //! Each owner's pods are evicted (at the deadline: deleted) like all others. The first to come back is evicted too, as it may go elsewhere this time;
-//! later ones would come back for ever, and are neither evicted nor waited for.
+//! later ones would come back for ever, and are neither evicted nor waited for. The same once many have come in spite of the cordon, whoever
+//! owns them: each run of a CronJob or of a CI system has another owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,9 @@ const BOUND_LATE: SignedDuration = SignedDuration::from_mins(1);
 /// Meanwhile whoever comes back again and again is asked so long after it came: its owner may bind it by name.
 const PACE: SignedDuration = SignedDuration::from_secs(5);
 
+/// After this many pods that tolerate the cordon and came under it, the next ones count as coming for ever.
+const NEWCOMERS: usize = 10;
+
 /// Creation times lie up to this much before the moment.
 const WHOLE_SECONDS: SignedDuration = SignedDuration::from_secs(1);
 
@@ -33,6 +37,10 @@ pub struct Returns {
     evicted: BTreeSet<String>,
     /// Owners of a returned pod that was evicted as well.
     given_up: BTreeSet<String>,
+    /// How many pods have come under the cordon because they tolerate it.
+    newcomers: usize,
+    /// UIDs of those that came when there had been [`NEWCOMERS`].
+    too_many: BTreeSet<String>,
     /// Since when this run has seen the Node cordoned, by the API server's clock.
     cordoned_since: Option<Timestamp>,
 }
@@ -46,11 +54,25 @@ impl Returns {
     /// Notes the pods on the node.
     pub fn see(&mut self, pods: &BTreeMap<String, PodView>) {
         self.seen.retain(|uid, _| pods.contains_key(uid));
+        self.too_many.retain(|uid| pods.contains_key(uid));
         for (uid, pod) in pods {
-            if !self.seen.contains_key(uid) {
-                self.seen.insert(uid.clone(), self.evicted.contains(&pod.owner()));
+            if self.seen.contains_key(uid) {
+                continue;
+            }
+            self.seen.insert(uid.clone(), self.evicted.contains(&pod.owner()));
+            if self.comes_under_the_cordon(pod) {
+                self.newcomers += 1;
+                if self.newcomers > NEWCOMERS {
+                    self.too_many.insert(uid.clone());
+                }
             }
         }
+    }
+
+    fn comes_under_the_cordon(&self, pod: &PodView) -> bool {
+        let after = self.cordoned_since.map(|since| later(since, IN_THE_SAME_MOMENT));
+        let is_new = pod.created.zip(after).is_some_and(|(created, after)| created > after);
+        is_new && pod.tolerates_cordon && pod.daemon.is_none() && !pod.mirror
     }
 
     /// Notes that a pod of this owner was asked to go; `again`: it had come back.
@@ -79,6 +101,9 @@ impl Returns {
     /// Whether this pod is not to be evicted any more. One that was there when a pod of its owner was evicted first has never come
     /// back, whatever its creation time says: the API server's clock may be ahead.
     pub fn is_given_up(&self, pod: &PodView) -> bool {
+        if self.too_many.contains(&pod.uid) {
+            return true;
+        }
         let closed_from = self.is_closed_from();
         let is_new = || pod.created.zip(closed_from).is_some_and(|(created, from)| created > from);
         // Others may have come before the cordon, or while somebody had the node open.
@@ -167,6 +192,28 @@ mod tests {
         let (early, late) = (bound("e", 261), bound("f", 262));
         returns.see(&on_the_node(&[&early, &late]));
         assert!(!returns.is_given_up(&early) && returns.is_given_up(&late));
+    }
+
+    #[test]
+    fn of_pods_that_come_under_the_cordon_with_another_owner_each_time_the_eleventh_is_given_up() {
+        let new = |n: i64, tolerates_cordon| PodView {
+            controller: Some(format!("job-{n}")),
+            tolerates_cordon,
+            ..pod(&format!("uid-{n}"), 100 + 10 * n)
+        };
+        for (tolerates_cordon, is_closed) in [(true, true), (false, true), (true, false)] {
+            let mut returns = Returns::default();
+            returns.see_node(is_closed, at(100));
+            let given_up: Vec<i64> = (1..=12)
+                .filter(|&n| {
+                    let pod = new(n, tolerates_cordon);
+                    returns.see(&on_the_node(&[&pod]));
+                    returns.is_given_up(&pod)
+                })
+                .collect();
+            let expected: &[i64] = if tolerates_cordon && is_closed { &[11, 12] } else { &[] };
+            assert_eq!(given_up, expected, "{tolerates_cordon} {is_closed}");
+        }
     }
 
     /// The API server's clock is ahead, or ours was set back.

@@ -361,9 +361,13 @@ impl Situation<'_> {
     /// The node's flush time: what its DaemonSet pods ask for, but at most half of the time between setting the limit and the limit. The
     /// other half is for workloads.
     pub(super) fn flush_time(&self, record: &Record) -> Duration {
-        let asked = self.asked_flush();
-        let half = record.release_by.map(|by| by.duration_since(record.shared_from()) / 2);
-        half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
+        within_half(record, self.asked_flush())
+    }
+
+    /// What is kept for DaemonSet pods of the time before the limit: the flush time, or as much as one needs that is asked to go then.
+    pub(super) fn time_for_daemons(&self, record: &Record) -> Duration {
+        let to_go = super::class::time_to_go(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
+        within_half(record, self.asked_flush().max(to_go))
     }
 
     /// What DaemonSet pods of the node ask for, or those that have been replaced.
@@ -380,7 +384,8 @@ impl Situation<'_> {
             self.grace_ends(pod).unwrap_or_else(own)
         };
         let last = self.workloads(Some(record)).map(|(pod, _)| gone(pod)).max().unwrap_or(self.now);
-        Some(deadline::released_after(last, self.asked_flush(), self.now))
+        let to_go = super::class::time_to_go(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
+        Some(deadline::released_after(last, self.asked_flush().max(to_go), self.now))
     }
 
     /// Writes the record with its next phase, and an Event.
@@ -424,3 +429,9 @@ const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 /// Of several Nodes that name one instance, at most one has a kubelet; the others may be Ready because somebody says so.
 /// There, a pod counts as ended this long after its grace, when a kubelet would have killed it.
 pub(super) const TWINS_CONFIRM_WITHIN: SignedDuration = SignedDuration::from_mins(5);
+
+/// What is kept for DaemonSet pods that ask for this: at most half of the time between setting the limit and the limit.
+fn within_half(record: &Record, asked: Duration) -> Duration {
+    let half = record.release_by.map(|by| by.duration_since(record.shared_from()) / 2);
+    half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
+}

@@ -300,8 +300,8 @@ impl Discovery {
         let is_seen = |name: &GroupName| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
         let (known, unseen): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
         let mut found = self.aws.describe_groups(&known).await?;
-        // Anybody who may annotate a Node can name a group: what AWS makes of it must not fail the refresh.
-        let of_records = self.aws.describe_groups(&unseen).await;
+        // Anybody who may annotate a Node can name a group: what AWS makes of it must not fail the refresh, nor hold it up.
+        let of_records = self.aws.describe_groups_now(&unseen).await;
         memory.on_record.note("groups that only records on Nodes name", of_records.as_ref().err());
         found.extend(of_records.into_iter().flatten());
         let mut left_behind = Vec::new();

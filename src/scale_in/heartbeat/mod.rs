@@ -477,6 +477,12 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
             Ok(Err(_)) | Err(_) => shared.hooks.presumed(group),
         },
     };
+    if step == Step::Complete
+        && (!shared.leadership.leads() || !shared.nodes.of_instance(instance).is_empty())
+    {
+        // While the hook was looked up, another process took over, or the instance's Node came.
+        return (RETRY, None);
+    }
     let timeout = timeout_of_hold(shared, instance, *since, &hook);
     let result = if step == Step::Heartbeat {
         let sent_at = shared.clock.now();

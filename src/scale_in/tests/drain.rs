@@ -534,6 +534,42 @@ fn a_budget_that_gets_room_is_asked_at_once() {
 }
 
 #[test]
+fn a_pod_that_a_budget_keeps_is_asked_every_five_seconds_once_its_limit_is_near() {
+    let asked_at = |limit| {
+        let pod = pod("web").labelled("web").grace(10);
+        let mut scene = node().by_autoscaler().until(limit).with(pod).budget("web", 0, "7");
+        let mut asked = Vec::new();
+        for second in 0..90 {
+            scene.now = at(second);
+            if !evictions(&scene.plan()).is_empty() {
+                asked.push(second);
+                scene.blocked("web");
+            }
+        }
+        asked
+    };
+    assert_eq!(asked_at(200), (0..90).step_by(5).collect::<Vec<_>>());
+    let far = asked_at(10_000);
+    assert!(far.len() <= 6, "{far:?}");
+}
+
+#[test]
+fn an_eviction_that_was_accepted_and_of_which_nothing_comes_costs_the_pod_no_second_of_its_grace() {
+    // Its last call is at 77 s.
+    let mut scene = node().by_autoscaler().until(120).with(pod("web").grace(30));
+    for second in 0..77 {
+        scene.now = at(second);
+        let plan = scene.plan();
+        assert_eq!(deletions(&plan), [], "{second}");
+        if !evictions(&plan).is_empty() {
+            scene.granted("web");
+        }
+    }
+    scene.now = at(77);
+    assert_eq!(deletions(&scene.plan()), [("web".into(), None)]);
+}
+
+#[test]
 fn where_evictions_are_few_pods_that_are_refused_take_no_turn_from_those_never_asked() {
     let mut scene = node().by_autoscaler().budget("web", 0, "7");
     for pod in [pod("a").labelled("web"), pod("b").labelled("web"), pod("c"), pod("d").priority(1)] {

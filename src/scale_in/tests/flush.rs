@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::scene::*;
 use crate::aws::Lifecycle;
-use crate::cluster::{Answer, PodView};
+use crate::cluster::{Answer, DaemonOwner, PodView};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::load_balancers::{Reached, Targets};
@@ -189,6 +189,37 @@ fn the_longest_flush_any_daemonset_pod_asks_for_is_given() {
     scene.later(1);
     scene.plan();
     assert_eq!(scene.record().phase, Phase::Releasing);
+}
+
+#[test]
+fn what_a_daemonset_pod_needs_that_is_asked_to_go_is_kept_of_the_time_before_a_limit() {
+    let evict = || pod("csi").daemon().grace(60).wishing(names::DAEMON_SET, "evict");
+    let other = PodView { daemon: Some(DaemonOwner::Other), ..evict() };
+    // Until when workloads may stay, of 600 s: 5 s are for the release, and 65 s for the pod, or a flush of 5 s. Half at most is kept.
+    for (daemon, namespaces, limit, gone_by) in [
+        (evict(), &[][..], 600, 530),
+        (evict(), &["default"], 600, 530),
+        (evict(), &["logging"], 600, 590),
+        (other, &[], 600, 590),
+        (pod("csi").daemon().grace(60), &[], 600, 590),
+        (evict(), &[], 80, 35),
+    ] {
+        let mut scene = node().by_autoscaler().until(limit).with(daemon).with(pod("web"));
+        scene.settings.flush.namespaces = namespaces.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(scene.plan().phase_until, Some(at(gone_by)), "{namespaces:?} {limit}");
+    }
+}
+
+#[test]
+fn a_pod_that_may_hold_no_flush_is_asked_to_go_and_waited_for_no_longer_than_the_flush() {
+    let mut scene =
+        node().by_autoscaler().with(pod("csi").daemon().grace(600).wishing(names::DAEMON_SET, "evict"));
+    scene.settings.flush.namespaces = ["logging".to_owned()].into();
+    scene.plan();
+    assert_eq!(deletions(&scene.plan()), [("csi".into(), None)]);
+    scene.evicted("csi");
+    scene.later(5);
+    assert!(touches_aws(&scene.plan()));
 }
 
 #[test]

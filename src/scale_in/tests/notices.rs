@@ -450,6 +450,14 @@ fn out_of_service_an_instance_is_its_operators() {
     let mut scene = told(node().with(pod("web")), expected(Cause::StateChange, Treatment::Drain, None));
     scene.instance = in_group(Lifecycle::Standby);
     assert_eq!(scene.plan().actions, []);
+    let ends = |second| {
+        let mut scene = told(node().with(pod("web").grace(30)), spot(second));
+        scene.instance = in_group(Lifecycle::Standby);
+        scene.plan();
+        scene
+    };
+    assert_eq!(ends(120).record().cause, Cause::SpotInterruption, "its machine ends whoever works on it");
+    assert_eq!(ends(3_601).view().scale_in(), None);
 }
 
 #[test]
