@@ -79,6 +79,7 @@ pub use notice::{About, Content, News, Notice};
 pub use operation::Operation;
 pub use price_list::{ATTRIBUTES, Offer};
 pub use proxy::{BadProxy, Proxy};
+pub(crate) use queue::MESSAGES_A_CALL;
 pub use queue::{Message, QueueAttributes};
 pub use requirements::Requirements;
 pub use spot::SpotPrice;

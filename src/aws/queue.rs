@@ -19,7 +19,7 @@ use crate::clock::is_plausible;
 ///
 /// Sources: [ReceiveMessage](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html),
 /// [DeleteMessageBatch](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_DeleteMessageBatch.html).
-const MESSAGES_A_CALL: usize = 10;
+pub(crate) const MESSAGES_A_CALL: usize = 10;
 /// How long a receive waits for a message: as long as SQS allows.
 ///
 /// Source: [long polling](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-short-and-long-polling.html).

@@ -320,6 +320,25 @@ async fn a_queue_that_does_not_wait_for_a_message_is_asked_once_a_second_and_a_n
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_notice_behind_those_of_a_whole_account_is_heard_while_there_is_time() {
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    scene.world.aws.delay_some(&[Operation::ReceiveMessage], 1.0, seconds(1), seconds(1));
+    for n in 0..600 {
+        let stopped = format!(
+            r#"{{"detail-type":"EC2 Instance State-change Notification","source":"aws.ec2","account":"111122223333",
+                "time":"{}","region":"us-east-1","resources":[],"detail":{{"instance-id":"i-{n:017x}","state":"stopping"}}}}"#,
+            scene.world.clock.now()
+        );
+        scene.world.aws.put_message(&url, stopped).expect("there");
+    }
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.pass_some(seconds(40)).await;
+    assert!(is_asked(&scene.world, "web"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_notice_that_was_read_and_not_recorded_is_told_again_after_a_kill() {
     let (mut scene, url) = scene_of(group(2), config()).await;
     let machine = scene.first();

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::meaning::{Facts, Meaning, is_settled, lapses, meaning};
 use super::outages::Outages;
-use crate::aws::{About, AwsError, Content, Lifecycle, Message, News, Notice};
+use crate::aws::{About, AwsError, Content, Lifecycle, MESSAGES_A_CALL, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
 use crate::cluster::Cordon;
 use crate::groups::Snapshot;
@@ -49,6 +49,9 @@ const MOST_IN_ALL: usize = 10 * MOST;
 /// Nor while this many calls are under way, each on a connection of its own: each message left to others takes one, and a queue may have
 /// thousands of these.
 const CALLS_AT_ONCE: usize = 50;
+
+/// Receives at once while each brings as many messages as one can: notices of a whole account may be before those about ours.
+const RECEIVES_AT_ONCE: usize = 4;
 
 /// A message about others comes again after this share of the time for which it may be of use, after [`HIDDEN`] at least and after the time
 /// below at most: some 500 times in two weeks. A queue may move what is received more often to its dead letters.
@@ -168,7 +171,10 @@ struct Inbox {
     stopped: BTreeMap<InstanceId, Timestamp>,
     reads: BTreeMap<GroupName, Reads>,
     calls: Calls,
-    is_receiving: bool,
+    /// Receives under way.
+    receiving: usize,
+    /// Whether the last one brought as many messages as one can.
+    was_full: bool,
     receive_at: Timestamp,
     /// When the last receive began.
     received_at: Timestamp,
@@ -188,7 +194,8 @@ impl Inbox {
             stopped: BTreeMap::new(),
             reads: BTreeMap::new(),
             calls: FuturesUnordered::new(),
-            is_receiving: false,
+            receiving: 0,
+            was_full: false,
             receive_at,
             received_at: receive_at,
             outages: Outages::default(),
@@ -214,7 +221,7 @@ impl Inbox {
     fn pause(&self, now: Timestamp) -> Duration {
         if !self.waiting.is_empty() || !self.early.is_empty() || self.calls.len() >= CALLS_AT_ONCE {
             CHECK_EVERY
-        } else if self.is_receiving {
+        } else if self.receiving > 0 {
             HIDDEN
         } else {
             elapsed(now, self.receive_at).max(Duration::from_millis(1))
@@ -226,19 +233,23 @@ impl Inbox {
         let in_hand = waiting + self.early.len();
         let is_full =
             in_hand >= MOST || self.waiting.len() >= MOST_IN_ALL || self.calls.len() >= CALLS_AT_ONCE;
-        if self.is_receiving || self.receive_at > now || is_full {
+        if self.receive_at > now || is_full {
             return;
         }
-        (self.is_receiving, self.received_at) = (true, now);
-        let (aws, queue, now) = (self.shared.aws.clone(), self.queue.clone(), self.shared.clock.cluster());
-        self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN, now).await) }));
+        let at_once = if self.was_full { RECEIVES_AT_ONCE } else { 1 };
+        for _ in self.receiving..at_once {
+            (self.receiving, self.received_at) = (self.receiving + 1, now);
+            let (aws, queue, now) =
+                (self.shared.aws.clone(), self.queue.clone(), self.shared.clock.cluster());
+            self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN, now).await) }));
+        }
     }
 
     fn hear(&mut self, done: Done) {
         let now = self.shared.clock.now();
         match done {
             Done::Received(Ok(messages)) => {
-                self.is_receiving = false;
+                (self.receiving, self.was_full) = (self.receiving - 1, messages.len() >= MESSAGES_A_CALL);
                 if messages.is_empty() {
                     self.receive_at = self.receive_at.max(later(self.received_at, BETWEEN_EMPTY));
                 }
@@ -258,7 +269,7 @@ impl Inbox {
                 self.delete(over);
             }
             Done::Received(Err(error)) => {
-                self.is_receiving = false;
+                (self.receiving, self.was_full) = (self.receiving - 1, false);
                 self.shared.notices.queues.failed(&self.queue, chain(&error));
                 let failures = self.outages.received(&self.queue, Some(&error));
                 let pause = backoff(failures, FIRST_PAUSE, LONGEST_PAUSE);
@@ -651,15 +662,15 @@ impl Inbox {
         let _ = timeout(GIVE_BACK, self.make_visible(receipts)).await;
     }
 
-    /// Makes messages visible. The read that is under way gets them once more, if nobody else reads, and none follows it.
+    /// Makes messages visible. Reads that are under way get them once more, if nobody else reads, and none follows these.
     async fn make_visible(&mut self, mut receipts: Vec<String>) {
         while !receipts.is_empty() {
             let given = self.shared.aws.keep_messages(&self.queue, &receipts, Duration::ZERO).await;
             receipts.clear();
-            while self.is_receiving && given.is_ok() {
+            while self.receiving > 0 && receipts.is_empty() && given.is_ok() {
                 let Some(done) = self.calls.next().await else { return };
                 if let Done::Received(received) = done {
-                    self.is_receiving = false;
+                    self.receiving -= 1;
                     receipts = received.into_iter().flatten().map(|message| message.receipt).collect();
                 }
             }
