@@ -1,4 +1,4 @@
-//! Thin adapters to EC2 Auto Scaling, EC2, EKS, SQS, Elastic Load Balancing and the Price List: one function a call, plain data, one error type.
+//! Thin adapters to EC2 Auto Scaling, EC2, EKS, SQS, Elastic Load Balancing, STS and the Price List: one function a call, plain data, one error type.
 //!
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
 //! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds

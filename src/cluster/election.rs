@@ -198,7 +198,7 @@ impl Election {
                 if std::mem::replace(&mut self.led, leads) && !leads {
                     tracing::warn!(
                         lease = self.name,
-                        "this process leads no more, as it could not renew the Lease: it drains and releases no node until it can"
+                        "this process has lost the lead, as it could not renew the Lease: it drains and releases no node until it can"
                     );
                 }
                 if !leads {

@@ -201,7 +201,7 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) zero_node_startup_time: String,
     /// What nodes and pods cost, for cluster-autoscaler's --expander=price: off, table (On-Demand prices by the built-in table), aws
-    /// (EC2's spot prices and the Price List; needs deploy/aws/iam/prices.json). Off, that expander buys nothing. See docs/prices.md.
+    /// (EC2's spot prices and the Price List; needs deploy/aws/iam/prices.json). With off, that expander picks nothing. See docs/prices.md.
     #[arg(long, value_name = "SOURCE", default_value = "off")]
     pub(super) prices: String,
     /// Time for DaemonSet pods to flush after the last workload has left, 0s to 1h.
@@ -282,14 +282,14 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) leader_elect_resource_name: String,
     /// Name of this process's pod. If an earlier run of the same pod holds the Lease, this one takes over at once; when the pod's own
-    /// node is scaled in, the process hands over first. Without it, neither.
+    /// node is scaled in, the process hands over first. If not given, neither happens.
     #[arg(long, value_name = "NAME")]
     pub(super) leader_elect_pod: Option<String>,
     /// Answer every read and change nothing, in AWS or in the cluster: what would have been done is in the log, the metrics and on
     /// the status page. Takes no Lease and reads no queue. For a while beside another provider: true, false.
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
     pub(super) dry_run: String,
-    /// URL of an OpenTelemetry collector (OTLP over gRPC) that is told a trace of every scale-in when it has ended, like
+    /// URL of an OpenTelemetry collector (OTLP over gRPC) that gets a trace of every scale-in once it has ended, like
     /// http://collector:4317. If not given, none is.
     #[arg(long, value_name = "URL")]
     pub(super) otlp_endpoint: Option<String>,

@@ -5,7 +5,7 @@
 //!
 //! Every flag of `serve` is also an environment variable, `--drain-timeout` as `EBBTIDE_DRAIN_TIMEOUT`; the flag wins,
 //! and an empty variable counts as unset. In a variable, values of a repeatable flag are separated by `;` or new lines.
-//! What neither has, `plan`, `check` and `prices` take from the `serve` whose container they are run in.
+//! `plan`, `check` and `prices` take what no flag gives from the `serve` whose container they are run in, and only then from variables.
 
 mod commands;
 mod container;

@@ -275,7 +275,7 @@ impl Hooks {
         if want.outage.failures() == PRESUMED_AFTER && slot.known().is_none() {
             tracing::warn!(
                 group = group.as_str(),
-                "AWS does not say what the group's lifecycle hook is like: held nodes are drained as if it had the shortest time-out"
+                "cannot read the group's lifecycle hook: held nodes are drained as if it had the shortest time-out"
             );
             self.versions.send_replace(());
         }

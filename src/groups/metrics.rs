@@ -58,7 +58,7 @@ impl Collector for Age {
         gauges::seconds(
             &mut encoder,
             "ebbtide_refresh_age_limit",
-            "From which age on the last refresh counts no more: cluster-autoscaler gets UNAVAILABLE",
+            "Age from which on the last refresh is too old to answer from: cluster-autoscaler gets UNAVAILABLE",
             self.groups.max_age(),
         )
     }

@@ -77,8 +77,8 @@ pub enum RpcError {
     Size(#[from] SizeError),
     /// One of two descriptions of the group is from before the other, and which is not known.
     #[error(
-        "AWS described group {group} with {seen} instances a moment ago and {described} now, and one of the two is from before the \
-         other: its size is not lowered until the next look"
+        "AWS described group {group} with {seen} instances a moment ago and {described} now, and one of the two descriptions is out \
+         of date: its size is not lowered until the next refresh"
     )]
     SizeInDoubt {
         /// Name of the group.
@@ -105,7 +105,7 @@ pub enum RpcError {
     Unclear(InstanceId),
     /// Another process may have terminated it a moment ago, and a second termination would take another node with it.
     #[error(
-        "whether instance {0} is being terminated is not known: cluster-autoscaler came to this process less than two and a half minutes ago"
+        "cannot tell whether instance {0} is being terminated: cluster-autoscaler has used this process for less than two and a half minutes"
     )]
     MayBeTerminated(InstanceId),
     /// Part of a batch failed.

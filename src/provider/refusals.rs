@@ -192,7 +192,7 @@ impl RefusedClients {
                     ending.remove(path);
                 } else if ending.entry(path.to_owned()).or_default().allow(REMIND_EVERY).is_some() {
                     let path = path.display().to_string();
-                    tracing::warn!(%file, path, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
+                    tracing::warn!(%file, path, %end, "a TLS certificate or revocation list expires soon or has expired: replace the file, which is read again without a restart");
                 }
             }
             sleep(CHECK_EVERY).await;

@@ -244,7 +244,8 @@ pub(super) fn flushing_with_workloads_left(left: usize, flush: Duration) -> Scal
 
 /// No workload is left, and nothing runs on the node.
 pub(super) fn flushing_dead() -> ScaleInEvent {
-    let note = "no workload is left, and the node is dead: there is nobody to give time to flush".to_owned();
+    let note =
+        "no workload is left, and the node is dead: nothing runs there that could still flush".to_owned();
     normal(Reason::Flushing, "flushing", note)
 }
 
@@ -396,8 +397,8 @@ pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> ScaleInE
 pub(super) fn over_time(waiting: &[Waiting]) -> ScaleInEvent {
     let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, one.why.in_words()));
     let note = format!(
-        "the drain has taken longer than --drain-timeout (or the group's tag ebbtide/drain-timeout) allows; nothing is deleted (--on-deadline=wait), and it goes on to wait \
-         for {}: {}",
+        "the drain has taken longer than --drain-timeout (or the group's tag ebbtide/drain-timeout) allows; nothing is deleted (--on-deadline=wait), and the drain keeps \
+         waiting for {}: {}",
         pods(waiting.len(), "pod"),
         list(entries)
     );
@@ -466,7 +467,7 @@ pub(super) fn patience_over(pods: &[PodName]) -> ScaleInEvent {
 /// These pods, each with the annotation, ask for something in words that mean nothing.
 pub(super) fn wishes_ignored(pods: Vec<String>) -> ScaleInEvent {
     let note = format!(
-        "what annotations of these pods say means nothing and does not count: {}",
+        "these pods have annotations with invalid values, which are ignored: {}",
         list(pods.into_iter())
     );
     warning(Reason::WishesIgnored, "wishes", note)
@@ -482,8 +483,8 @@ pub(super) fn queued(group: &str, ahead: &Ahead) -> ScaleInEvent {
     let failing =
         launches_fail.as_ref().map(|code| format!(". Launches of the group fail: {}", quoted(code, 100)));
     let note = format!(
-        "waits for its turn: --max-operator-scale-ins allows {at_once} at once in group {}, for people or for maintenance, and counts instances that \
-         have not come. Scale-ins under way: {under_way}; instances to come: {to_come}; requests ahead of this one: {before}{nodes}{}",
+        "waits for its turn: --max-operator-scale-ins allows {at_once} at once in group {}, for people or for maintenance, counting instances that \
+         are still to come. Scale-ins under way: {under_way}; instances to come: {to_come}; requests ahead of this one: {before}{nodes}{}",
         name(group),
         failing.unwrap_or_default()
     );
@@ -542,8 +543,8 @@ pub(super) fn node_lost(instance: &str, phase: Phase, left: Option<&[PodName]>) 
 /// The group ends an instance with so many workload pods on its Node, and has no hook that would hold it.
 pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> ScaleInEvent {
     let note = format!(
-        "group {} ends instance {} and has no lifecycle hook: nobody drains its {}. With ebbtide's hook on the group they would \
-         leave first",
+        "group {} ends instance {} and has no lifecycle hook: nobody drains its {}. Put ebbtide's hook on the group to have \
+         them drained first",
         name(group),
         id(instance),
         pods(workloads, "workload pod")
@@ -554,8 +555,8 @@ pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> ScaleIn
 /// The same where our hook is over already.
 pub(super) fn missed(group: &str, instance: &str, workloads: usize) -> ScaleInEvent {
     let note = format!(
-        "group {} ends instance {}, whose lifecycle hook was over before ebbtide saw it: somebody else has completed it, or it has timed \
-         out. Nobody drains its {}",
+        "group {} ends instance {}, and its lifecycle hook had already ended when ebbtide saw that: somebody else has completed it, or it \
+         has timed out. Nobody drains its {}",
         name(group),
         id(instance),
         pods(workloads, "workload pod")
@@ -695,7 +696,7 @@ pub(super) fn opened_by_a_person(cause: Cause) -> ScaleInEvent {
 /// The group has the instance in service again.
 pub(super) fn back_in_service(group: &str, instance: &str) -> ScaleInEvent {
     let note =
-        format!("group {} has instance {} in service again, and so is the node", name(group), id(instance));
+        format!("instance {} is in service again in group {}, and so is its node", id(instance), name(group));
     normal(Reason::Returned, "back", note)
 }
 
@@ -739,7 +740,7 @@ pub(super) fn cannot_shrink(group: &str) -> ScaleInEvent {
 /// The group does not terminate instances at present, so that no scale-in is begun, or ended.
 pub(super) fn terminates_nothing(group: &str) -> ScaleInEvent {
     let note = format!(
-        "group {} terminates no instances at present: its process Terminate is suspended, or AWS refuses to change it. Until that is \
+        "group {} cannot terminate instances now: its process Terminate is suspended, or AWS refuses to change it. Until that is \
          over, AWS is not told to terminate this one",
         name(group)
     );
@@ -749,7 +750,7 @@ pub(super) fn terminates_nothing(group: &str) -> ScaleInEvent {
 /// The annotation's text means nothing.
 pub(super) fn not_understood(text: &str) -> ScaleInEvent {
     let note = format!(
-        "annotation ebbtide/scale-in is {}, which means nothing. Write \"now\" to have the node drained and released, \
+        "annotation ebbtide/scale-in has the invalid value {}. Write \"now\" to have the node drained and released, \
          \"replace\" to have it replaced as well; take the annotation off to cancel",
         quoted(text, 400)
     );

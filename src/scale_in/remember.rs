@@ -268,7 +268,7 @@ impl Worker {
         if self.memory.tells_of_same_writes(self.shared.clock.now()) {
             tracing::warn!(
                 node = self.name.as_str(),
-                "what is written on the Node does not stay, or always comes too late: somebody else writes it as well (a second installation, a webhook); written again after longer and longer pauses"
+                "writes to the Node are overwritten, or always conflict: something else writes the same fields (a second installation, a webhook); tried again after longer and longer pauses"
             );
         }
     }

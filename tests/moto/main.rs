@@ -1,4 +1,4 @@
-//! The AWS adapter, queues, EventBridge's rules, load balancers, discovery and the size RPCs against moto's server, an AWS that nobody here wrote.
+//! The AWS adapter, queues, EventBridge's rules, load balancers, discovery and the size RPCs against moto's server, an independent emulator of AWS.
 //!
 //! `tests/moto.sh` starts one and runs these; `EBBTIDE_MOTO_ENDPOINT` says where it is. Each test has groups of its own.
 //! Where moto (5.2.5) is not like AWS's documentation, the program stays as the documentation has it. moto does not

@@ -139,13 +139,13 @@ async fn that_nothing_is_drained_for_want_of_the_lease_is_said_only_by_whoever_h
     pass(30).await;
     world.cluster.forbid(Verb::Update, "leases");
     pass(4).await;
-    assert_eq!((told("leads for ten seconds more"), told("leads no more")), (1, 0), "{}", log.text());
+    assert_eq!((told("leads for ten seconds more"), told("has lost the lead")), (1, 0), "{}", log.text());
     pass(30).await;
-    assert_eq!((told("leads for ten seconds more"), told("leads no more")), (1, 1), "{}", log.text());
+    assert_eq!((told("leads for ten seconds more"), told("has lost the lead")), (1, 1), "{}", log.text());
     drop(leader);
     let _next = Program::start(&world, config());
     pass(60).await;
-    assert_eq!((told("cannot lead meanwhile"), told("leads no more")), (1, 1), "{}", log.text());
+    assert_eq!((told("cannot lead meanwhile"), told("has lost the lead")), (1, 1), "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

@@ -50,7 +50,7 @@ fn head(html: &mut Html, status: &Status) {
     match (&status.leader.name, status.leader.here) {
         (Some(name), true) => html.raw("this process leads (").text(name).raw(")"),
         (None, true) => html.raw("this process leads"),
-        (Some(name), false) => html.text(name).raw(" leads, and knows more: ask it"),
+        (Some(name), false) => html.text(name).raw(" leads; its status page shows more"),
         (None, false) => html.raw("<b class=\"bad\">nobody is known to lead: nothing is drained</b>"),
     };
     html.raw("</p><p>");

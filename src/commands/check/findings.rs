@@ -192,7 +192,7 @@ fn wishes(group: &GroupFacts, found: &mut Vec<Finding>) {
     let Some((pod, annotation)) = group.unreadable.first() else { return };
     let more = group.unreadable.len() - 1;
     let text =
-        format!("what pod {pod} says in {annotation} means nothing and does not count ({more} more like it)");
+        format!("pod {pod} has an invalid value in {annotation}, which is ignored ({more} more like it)");
     add(
         found,
         Severity::Warning,
@@ -532,7 +532,7 @@ fn tls(facts: &Facts, found: &mut Vec<Finding>) {
     for problem in &facts.tls {
         let ends = matches!(problem, TlsProblem::Ends { .. });
         let severity = if ends { Severity::Warning } else { Severity::Error };
-        let fix = "renew it, and put the new one into the file: it is read again without a restart";
+        let fix = "renew it, and replace the file: it is read again without a restart";
         add(found, severity, "tls", problem.file().to_string(), chain(problem), fix);
     }
 }

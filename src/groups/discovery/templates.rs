@@ -249,7 +249,7 @@ impl Templates {
             tracing::warn!(
                 group = group.as_str(),
                 missing,
-                "the group's template leaves out an override of its mixed instances policy: it describes nodes of the others only"
+                "an override of the group's mixed instances policy is unknown, and is left out of its template"
             );
         }
     }

@@ -175,7 +175,7 @@ impl Failing {
                     group,
                     instance = name,
                     outage_seconds,
-                    "heartbeat or completion of the lifecycle hook fails no more"
+                    "heartbeat or completion of the lifecycle hook works again"
                 );
             }
             return;
@@ -281,7 +281,7 @@ fn tell_of_a_wait(shared: &Shared, instance: &InstanceId, held: &Held, fate: Fat
         instance = instance.as_str(),
         until = %later(until, shared.clock.cluster_ahead()),
         why,
-        "an instance without a Node is held, and let go at the time that `until` gives"
+        "an instance without a Node is held, and is released at the time that `until` gives"
     );
 }
 

@@ -31,7 +31,7 @@ impl Outages {
             &mut self.changes,
             queue,
             failed,
-            "messages could not be deleted or kept: they come again",
+            "messages could not be deleted or kept hidden: they will be delivered again",
             "messages can be deleted and kept again",
         );
     }

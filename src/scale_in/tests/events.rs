@@ -122,7 +122,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInFlushing",
-        "no workload is left, and the node is dead: there is nobody to give time to flush",
+        "no workload is left, and the node is dead: nothing runs there that could still flush",
     ),
     (
         "Normal",
@@ -188,7 +188,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInOverTime",
-        "the drain has taken longer than --drain-timeout (or the group's tag ebbtide/drain-timeout) allows; nothing is deleted (--on-deadline=wait), and it goes on to wait for 2 pods: shop/web-1 (budget shop/web), shop/web-2 (budget shop/web)",
+        "the drain has taken longer than --drain-timeout (or the group's tag ebbtide/drain-timeout) allows; nothing is deleted (--on-deadline=wait), and the drain keeps waiting for 2 pods: shop/web-1 (budget shop/web), shop/web-2 (budget shop/web)",
     ),
     (
         "Warning",
@@ -213,12 +213,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInWishesIgnored",
-        "what annotations of these pods say means nothing and does not count: shop/web-1, shop/web-2",
+        "these pods have annotations with invalid values, which are ignored: shop/web-1, shop/web-2",
     ),
     (
         "Normal",
         "ScaleInQueued",
-        "waits for its turn: --max-operator-scale-ins allows 2 at once in group \"web\", for people or for maintenance, and counts instances that have not come. Scale-ins under way: 1; instances to come: 1; requests ahead of this one: 3. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
+        "waits for its turn: --max-operator-scale-ins allows 2 at once in group \"web\", for people or for maintenance, counting instances that are still to come. Scale-ins under way: 1; instances to come: 1; requests ahead of this one: 3. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",
@@ -254,12 +254,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInNotHeld",
-        "group \"web\" ends instance i-1 and has no lifecycle hook: nobody drains its 2 workload pods. With ebbtide's hook on the group they would leave first",
+        "group \"web\" ends instance i-1 and has no lifecycle hook: nobody drains its 2 workload pods. Put ebbtide's hook on the group to have them drained first",
     ),
     (
         "Warning",
         "ScaleInNotHeld",
-        "group \"web\" ends instance i-1, whose lifecycle hook was over before ebbtide saw it: somebody else has completed it, or it has timed out. Nobody drains its 1 workload pod",
+        "group \"web\" ends instance i-1, and its lifecycle hook had already ended when ebbtide saw that: somebody else has completed it, or it has timed out. Nobody drains its 1 workload pod",
     ),
     (
         "Normal",
@@ -321,7 +321,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "ScaleInCancelled",
         "the annotations ebbtide/scale-in and ebbtide/marks are gone: ebbtide takes its taint and label off. Who cordoned the node is not known: if nobody else wants it closed, open it (kubectl uncordon)",
     ),
-    ("Normal", "ScaleInReturned", "group \"web\" has instance i-1 in service again, and so is the node"),
+    ("Normal", "ScaleInReturned", "instance i-1 is in service again in group \"web\", and so is its node"),
     (
         "Warning",
         "ScaleInReturned",
@@ -345,12 +345,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInNotPossible",
-        "group \"web\" terminates no instances at present: its process Terminate is suspended, or AWS refuses to change it. Until that is over, AWS is not told to terminate this one",
+        "group \"web\" cannot terminate instances now: its process Terminate is suspended, or AWS refuses to change it. Until that is over, AWS is not told to terminate this one",
     ),
     (
         "Warning",
         "ScaleInNotUnderstood",
-        "annotation ebbtide/scale-in is \"pods 'web-1' is forbidden\", which means nothing. Write \"now\" to have the node drained and released, \"replace\" to have it replaced as well; take the annotation off to cancel",
+        "annotation ebbtide/scale-in has the invalid value \"pods 'web-1' is forbidden\". Write \"now\" to have the node drained and released, \"replace\" to have it replaced as well; take the annotation off to cancel",
     ),
     (
         "Warning",

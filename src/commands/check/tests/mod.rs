@@ -375,7 +375,7 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             },
             "pods",
             Severity::Warning,
-            "pod shop/slow says in ebbtide/drain means nothing",
+            "pod shop/slow has an invalid value in ebbtide/drain",
         ),
         (
             "graces",
