@@ -19,7 +19,7 @@ use crate::groups::managed_hooks::{Known, ManagedHooks};
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::prices::{Prices, Reader, register_age};
-use crate::provider::{AwsSizing, Expander, Provider, RpcMetrics, Running};
+use crate::provider::{Expander, Provider, RpcMetrics, Running, Sizing};
 use crate::scale_in::{Board, EvictionRate, History, Intents, Metrics, Notices, Settings, Shared, TakenOut};
 use crate::telemetry::traces::Traces;
 use crate::template::LearnedStore;
@@ -200,7 +200,7 @@ fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Runn
         Arc::clone(&shared.hooks),
         Arc::clone(&shared.holds),
     );
-    let sizing = AwsSizing::new(
+    let sizing = Sizing::new(
         shared.aws.clone(),
         config.selectors.clone(),
         Arc::clone(&shared.groups),

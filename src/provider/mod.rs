@@ -40,5 +40,5 @@ pub use refusals::RefusedClients;
 pub use running::Running;
 pub use serve::{ServeError, serve, serve_expander};
 pub use service::Provider;
-pub use sizing::{AwsSizing, SizingError};
+pub use sizing::{Sizing, SizingError};
 pub use tls::{Tls, TlsOptions, TlsProblem};

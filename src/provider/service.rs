@@ -18,7 +18,7 @@ use super::proto::cloud_provider_server::CloudProvider;
 use super::proto::*;
 use super::terminations::Terminations;
 use super::visits::Visits;
-use super::{AwsSizing, RefusedClients, RpcError, Running, answers, options, wire};
+use super::{RefusedClients, RpcError, Running, Sizing, answers, options, wire};
 use crate::aws;
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
@@ -33,7 +33,7 @@ use crate::template::{self, TemplateError, devices};
 pub struct Provider {
     pub(super) groups: Arc<Groups>,
     pub(super) scale_ins: Arc<dyn ScaleIns>,
-    pub(super) sizing: Arc<AwsSizing>,
+    pub(super) sizing: Arc<Sizing>,
     pub(super) running: Running,
     pub(super) clock: Clock,
     pub(super) placeholders: Arc<Placeholders>,
@@ -74,7 +74,7 @@ impl Provider {
     pub fn new(
         groups: Arc<Groups>,
         scale_ins: Arc<dyn ScaleIns>,
-        sizing: Arc<AwsSizing>,
+        sizing: Arc<Sizing>,
         running: Running,
         clock: Clock,
         metrics: RpcMetrics,

@@ -14,9 +14,10 @@ use crate::groups::selector::Selectors;
 use crate::groups::{Change, Group, GroupLock, Groups, LowerLock};
 use crate::k8s::{GroupName, InstanceId};
 
-/// Reads and sets sizes at AWS.
+/// Reads and sets sizes at AWS. The caller may drop a call at any await; nothing harmful is left behind then (a temporary scale-in
+/// protection, for example).
 #[derive(Debug)]
-pub struct AwsSizing {
+pub struct Sizing {
     aws: Aws,
     selectors: Selectors,
     groups: Arc<Groups>,
@@ -24,7 +25,7 @@ pub struct AwsSizing {
     running: Running,
 }
 
-impl AwsSizing {
+impl Sizing {
     /// Sizes of the groups of `selectors`. The changes run in `running`.
     pub fn new(
         aws: Aws,
@@ -50,10 +51,7 @@ impl AwsSizing {
         }
         Ok(result?)
     }
-}
 
-/// The caller may drop a call at any await; nothing harmful is left behind then (a temporary scale-in protection, for example).
-impl AwsSizing {
     /// `group` as AWS describes it at this moment: desired capacity, limits, suspended processes and instances are
     /// new; what discovery computed (the template, say) is kept.
     pub async fn current(&self, group: &Group) -> Result<Group, SizingError> {

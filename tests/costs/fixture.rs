@@ -11,7 +11,7 @@ use ebbtide::groups::hooks::Hooks;
 use ebbtide::groups::protection::Protection;
 use ebbtide::groups::{Group, Groups, Snapshot};
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
-use ebbtide::provider::{AwsSizing, Provider, RpcMetrics, Running};
+use ebbtide::provider::{Provider, RpcMetrics, Running, Sizing};
 use ebbtide::scale_in::Intents;
 use ebbtide::sim::cluster::node;
 use ebbtide::sim::http::aws_client;
@@ -85,7 +85,7 @@ pub(crate) fn provider(nodes: Arc<Nodes>) -> Provider {
         Intents::new(cluster, nodes, clock.clone(), Arc::clone(&groups), settings, hooks, Arc::default());
     let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
     let running = Running::default();
-    let sizing = AwsSizing::new(aws, config.selectors, Arc::clone(&groups), protection, running.clone());
+    let sizing = Sizing::new(aws, config.selectors, Arc::clone(&groups), protection, running.clone());
     let metrics = RpcMetrics::register(&mut Registry::default());
     Provider::new(groups, Arc::new(intents), Arc::new(sizing), running, clock, metrics)
 }

@@ -12,7 +12,7 @@ use ebbtide::groups::sizes::Leaves;
 use ebbtide::groups::{Group, Groups, LaunchFailure, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::proto::cloud_provider_server::CloudProviderServer;
-use ebbtide::provider::{AwsSizing, Provider, RpcMetrics, Running};
+use ebbtide::provider::{Provider, RpcMetrics, Running, Sizing};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
 use ebbtide::sim::aws::{
     Aws, Event, GroupSpec, LifecycleState, Lose, Operation, Refusal, Timing, Trouble, Which,
@@ -163,7 +163,7 @@ fn provider(clock: Clock, aws: &Aws) -> Provider {
     let metrics = RpcMetrics::register(&mut Registry::default());
     let (aws, running) = (ebbtide::aws::Aws::at(aws_client(Arc::new(aws.clone()))), Running::default());
     let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&known), clock.clone()));
-    let sizing = AwsSizing::new(aws, Selectors::default(), Arc::clone(&known), protection, running.clone());
+    let sizing = Sizing::new(aws, Selectors::default(), Arc::clone(&known), protection, running.clone());
     Provider::new(known, Arc::new(Leaving::default()), Arc::new(sizing), running, clock, metrics)
         .with_zero_startup_time(true)
 }

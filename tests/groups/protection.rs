@@ -13,7 +13,7 @@ use ebbtide::groups::selector::Selectors;
 use ebbtide::groups::{Group, Groups, Snapshot};
 use ebbtide::k8s::InstanceId;
 use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
-use ebbtide::provider::{AwsSizing, Running, SizingError};
+use ebbtide::provider::{Running, Sizing, SizingError};
 use ebbtide::sim::aws::{
     Aws as SimulatedAws, Entry, Event, GroupSpec, HookSpec, LaunchFailure, LifecycleState, Lose, Operation,
     Refusal, State, TerminationCause, Timing, Trouble, Which,
@@ -112,7 +112,7 @@ struct Own {
     clock: Clock,
     groups: Arc<Groups>,
     protection: Arc<Protection>,
-    sizing: AwsSizing,
+    sizing: Sizing,
     running: Running,
 }
 
@@ -122,7 +122,7 @@ impl Own {
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
         let (selectors, running) = (Selectors::default(), Running::default());
         let sizing =
-            AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
+            Sizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
         Self { clock, groups, protection, sizing, running }
     }
 

@@ -22,8 +22,8 @@ use ebbtide::provider::proto::{
     NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
     NodeGroupTargetSizeRequest, NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest,
 };
-use ebbtide::provider::{AwsSizing, Running};
 use ebbtide::provider::{Provider, RpcMetrics, serve};
+use ebbtide::provider::{Running, Sizing};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
 use ebbtide::slots::Peer;
 use futures::future::BoxFuture;
@@ -116,7 +116,7 @@ impl Program {
         let running = Running::default();
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
         let sizing =
-            AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), protection, running.clone());
+            Sizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), protection, running.clone());
         let discovery = Discovery::new(
             aws,
             selectors,

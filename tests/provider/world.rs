@@ -20,7 +20,7 @@ use ebbtide::provider::proto::{
     self, ExternalGrpcNode, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
     NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest, RefreshRequest,
 };
-use ebbtide::provider::{AwsSizing, Provider, RpcMetrics, Running, ServeError, Tls, serve};
+use ebbtide::provider::{Provider, RpcMetrics, Running, ServeError, Sizing, Tls, serve};
 use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
 use ebbtide::sim::aws::{Aws, Event, GroupSpec, LifecycleState, Operation, Outcome, Timing};
 use ebbtide::sim::http::aws_client;
@@ -248,7 +248,7 @@ impl World {
         let protection = Arc::new(Protection::new(adapter.clone(), Arc::clone(&groups), clock.clone()));
         let running = Running::default();
         let sizing =
-            AwsSizing::new(adapter, Selectors::default(), Arc::clone(&groups), protection, running.clone());
+            Sizing::new(adapter, Selectors::default(), Arc::clone(&groups), protection, running.clone());
         let mut registry = Registry::default();
         let metrics = RpcMetrics::register(&mut registry);
         if let Some(prices) = &prices {

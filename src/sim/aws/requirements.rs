@@ -109,13 +109,6 @@ impl Requirements {
         self
     }
 
-    /// Without these types; `*` stands for any text.
-    #[must_use]
-    pub fn excluding<T: Into<String>>(mut self, patterns: impl IntoIterator<Item = T>) -> Self {
-        self.excluded = patterns.into_iter().map(Into::into).collect();
-        self
-    }
-
     pub(super) fn met_by(&self, candidate: &InstanceType) -> bool {
         self.vcpus.contains(candidate.vcpus)
             && self.memory_mib.contains(candidate.memory_mib)
@@ -207,7 +200,7 @@ mod tests {
         let wanted = || Requirements::at_least(2, 8192).at_most(4, 16384).accelerators(0, 0);
         let all = names(&wanted());
         assert_eq!(all, ["m5.large", "m5.xlarge", "m6g.large", "r5.large"]);
-        let some = wanted().excluding(["m5.*", "*g.large"]);
+        let some = Requirements { excluded: vec!["m5.*".into(), "*g.large".into()], ..wanted() };
         assert_eq!(names(&some), ["r5.large"]);
     }
 }

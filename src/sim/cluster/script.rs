@@ -193,11 +193,6 @@ impl Cluster {
         });
     }
 
-    /// Turns the feature gate WatchList on.
-    pub fn enable_streaming_lists(&self) {
-        self.change(|state| state.streaming_lists = true);
-    }
-
     /// A backup of etcd as of now.
     pub fn backup(&self) -> Backup {
         self.read(|state| Backup(state.store.backup()))

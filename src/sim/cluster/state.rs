@@ -51,8 +51,6 @@ pub(super) struct State {
     pub(super) logs: BTreeMap<String, NodeLogs>,
     /// Nodes that the scheduler chose for pods not bound yet, by pod UID.
     pub(super) chosen: BTreeMap<String, (Name, String)>,
-    /// Whether the feature gate WatchList is on.
-    pub(super) streaming_lists: bool,
     /// Versions before this are forgotten at the next compaction.
     pub(super) remembered_from: u64,
     /// No controller works before this.
@@ -81,7 +79,6 @@ impl State {
             attachments: BTreeMap::new(),
             logs: BTreeMap::new(),
             chosen: BTreeMap::new(),
-            streaming_lists: false,
             remembered_from: 0,
             leaderless_until: now,
             tolerating: BTreeMap::new(),

@@ -63,15 +63,21 @@ impl Watcher {
         self.lines.send((self.last, line)).is_ok()
     }
 
-    fn bookmark(&mut self, at: Timestamp, revision: u64, ends_initial_events: bool) -> bool {
+    fn bookmark(&mut self, at: Timestamp, revision: u64) -> bool {
         let (version, kind) = self.resource.type_meta(self.shape);
-        let mut metadata = json!({ "resourceVersion": revision.to_string() });
-        if ends_initial_events {
-            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
-        }
+        let metadata = json!({ "resourceVersion": revision.to_string() });
         let object = json!({ "kind": kind, "apiVersion": version, "metadata": metadata });
         self.line(at, line("BOOKMARK", &object.to_string()))
     }
+}
+
+fn start_revision(call: &Call<'_>) -> Result<Start, Failure> {
+    if call.flag("sendInitialEvents") {
+        return Err(Failure::no_streaming_lists());
+    }
+    // A watch may start at a future version (`Cacher.Watch`): it waits for it.
+    let revision = read_revision(call)?.unwrap_or(0);
+    Ok(if revision == 0 { Start::Now } else { Start::After(revision) })
 }
 
 fn line(kind: &str, object: &str) -> Bytes {
@@ -103,7 +109,7 @@ impl State {
     /// Opens a watch.
     pub(super) fn watch(&mut self, call: &Call<'_>) -> Result<Lines, Failure> {
         let selection = Selection::of_call(call)?;
-        let from = self.start_revision(call)?;
+        let from = start_revision(call)?;
         let (lines, receiver) = mpsc::unbounded_channel();
         let lasts = match call.param("timeoutSeconds").and_then(|seconds| seconds.parse().ok()) {
             Some(seconds) if seconds > 0 => seconds,
@@ -127,9 +133,6 @@ impl State {
                 let selected: Vec<Arc<Object>> = selected.cloned().collect();
                 for object in selected {
                     watcher.line(now, line("ADDED", &shown(&object, watcher.shape, now)));
-                }
-                if call.flag("sendInitialEvents") && watcher.bookmarks {
-                    watcher.bookmark(now, self.store.revision, true);
                 }
             }
             Start::After(revision) => {
@@ -157,21 +160,6 @@ impl State {
         Ok(receiver)
     }
 
-    fn start_revision(&self, call: &Call<'_>) -> Result<Start, Failure> {
-        let initial = call.flag("sendInitialEvents");
-        if initial && !self.streaming_lists {
-            return Err(Failure::no_streaming_lists());
-        }
-        if initial && call.param("resourceVersionMatch") != Some("NotOlderThan") {
-            let message = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: \
-                           sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            return Err(Failure::new(422, "Invalid", message));
-        }
-        // A watch may start at a future version (`Cacher.Watch`): it waits for it.
-        let revision = read_revision(call)?.unwrap_or(0);
-        Ok(if initial || revision == 0 { Start::Now } else { Start::After(revision) })
-    }
-
     /// The `resourceVersion` of a request, refused if it lies ahead.
     pub(super) fn asked_revision(&self, call: &Call<'_>) -> Result<Option<u64>, Failure> {
         let revision = read_revision(call)?;
@@ -186,7 +174,7 @@ impl State {
         let (now, revision) = (self.now, self.store.revision);
         self.watchers.retain_mut(|watcher| {
             let wanted = watcher.bookmarks && revision >= watcher.after;
-            !wanted || watcher.bookmark(now, revision, false)
+            !wanted || watcher.bookmark(now, revision)
         });
         if self.watchers.iter().any(|watcher| watcher.bookmarks) {
             self.queue.add(Task::Bookmarks, self.now + BOOKMARK_EVERY);
