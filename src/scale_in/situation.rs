@@ -319,7 +319,8 @@ impl Situation<'_> {
             all.any(|(pod, class)| class == Class::GivenUp && self.node_of(pod).name == node.name)
         };
         let dead_from = |node: &NodeView| {
-            if given_up_on(node) {
+            // A kubelet that says it is not Ready lives, and so may whatever is to flush there.
+            if node.ready != Ready::No && given_up_on(node) {
                 return Some(self.now);
             }
             let since = node.unready_since.map_or(emptied, |since| self.ours(since).max(emptied));

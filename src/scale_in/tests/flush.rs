@@ -125,19 +125,23 @@ fn condition(status: &str, since: i64) -> Value {
 fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
     // Its grace ended long ago, and its kubelet has not said what became of it.
     let overdue = || node().by_autoscaler().with(pod("web").going(-600)).with(pod("logs").daemon());
-    for (status, since, is_given_up) in
-        [("True", -1_000, false), ("False", -10, false), ("False", -300, true), ("Unknown", -10, true)]
-    {
+    for (status, since, is_given_up, is_dead) in [
+        ("True", -1_000, false, false),
+        ("False", -10, false, false),
+        // It lives, and with it whatever is to flush.
+        ("False", -300, true, false),
+        ("Unknown", -10, true, true),
+    ] {
         let mut scene = overdue();
         scene.patch(&condition(status, since));
         let told = format!("{:?}", scene.plan());
         let expected = if is_given_up { Phase::Flushing } else { Phase::Draining };
         assert_eq!(scene.record().phase, expected, "{status} since {since}");
-        assert_eq!(told.contains("the node is dead"), is_given_up, "{told}");
+        assert_eq!(told.contains("the node is dead"), is_dead, "{told}");
         scene.plan();
         assert_eq!(
             scene.record().phase == Phase::Releasing,
-            is_given_up,
+            is_dead,
             "nobody flushes, {status} since {since}"
         );
     }
