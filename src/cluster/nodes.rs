@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::interner::Interner;
 use super::node_view::{NodeView, Ready};
+use super::record::Phase;
 use super::reflect::Sink;
 use super::seen::Seen;
 use super::version::is_older;
@@ -47,10 +48,10 @@ struct Inner {
     by_name: BTreeMap<NodeName, Arc<NodeView>>,
     /// More than one Node if a kubelet came back under another name, or if somebody made a Node up.
     by_instance: HashMap<InstanceId, BTreeSet<NodeName>>,
-    /// Silent Nodes whose machines nobody has shut down, and since when ...
-    silent: BTreeSet<(Timestamp, NodeName)>,
-    /// ... and how many are of machines that somebody has shut down, such as a warm pool.
-    off: usize,
+    /// Those that are to be heard of, of the cluster ...
+    cluster: Tally,
+    /// ... and of each zone.
+    zones: HashMap<Box<str>, Tally>,
     /// Instances with a Node that is marked to go.
     marked: BTreeSet<InstanceId>,
     /// Instances with a Node whose provider id is written oddly.
@@ -67,6 +68,43 @@ struct Inner {
     is_listing: bool,
     /// ... and our own writes have changed these Nodes since then, so the list may show them as they were.
     heard: BTreeSet<NodeName>,
+}
+
+/// Nodes of machines of EC2 that are to be heard of.
+#[derive(Debug, Default)]
+struct Tally {
+    all: usize,
+    /// The silent ones, and since when they are.
+    silent: BTreeSet<(Timestamp, NodeName)>,
+}
+
+impl Tally {
+    /// Whether a Node is to be heard of: nobody has shut its machine down, as a warm pool does, and its scale-in has not let go of it.
+    fn counts(node: &NodeView) -> bool {
+        let is_released = node.scale_in().is_some_and(|record| record.phase == Phase::Releasing);
+        node.instance.is_some() && node.taint(names::SHUT_DOWN).is_none() && !is_released
+    }
+
+    fn count(&mut self, node: &NodeView, is_there: bool) {
+        if !Self::counts(node) {
+            return;
+        }
+        self.all = if is_there { self.all + 1 } else { self.all - 1 };
+        if node.ready == Ready::Unknown {
+            let silent = (node.unready_since.unwrap_or(Timestamp::MAX), node.name.clone());
+            let _ = if is_there { self.silent.insert(silent) } else { self.silent.remove(&silent) };
+        }
+    }
+
+    /// Whether all are silent, two at least, or most, three at least, but for those that have been by `then`.
+    ///
+    /// Source: Kubernetes' node lifecycle controller, which then evicts at a low rate, or not at all
+    /// ([`--unhealthy-zone-threshold`](https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction), 55 %).
+    fn is_cut_off(&self, then: Timestamp) -> bool {
+        let left_behind = self.silent.iter().take_while(|(since, _)| *since <= then).count();
+        let (all, silent) = (self.all - left_behind, self.silent.len() - left_behind);
+        silent >= 2 && silent == all || silent >= 3 && silent * 100 >= all * 55
+    }
 }
 
 impl Nodes {
@@ -117,16 +155,22 @@ impl Nodes {
         nodes.min_by_key(|node| own_first(node))?.provider_id()
     }
 
-    /// Whether most Nodes, and at least three, are silent: that is the API server's trouble rather than theirs. Kubernetes' own node
-    /// lifecycle controller then evicts at a low rate, or not at all. Nodes that fell silent by `then`, by the API server's clock, do not
-    /// count: their machines are gone, and nobody has deleted them.
-    ///
-    /// Source: [`--unhealthy-zone-threshold`](https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction), 55 %.
-    pub fn are_mostly_silent(&self, then: Timestamp) -> bool {
+    /// Whether this Node is silent together with most of its zone, of its group (`group`: its instances) or of the cluster: that is the
+    /// trouble of the API server, the network or their credentials rather than of their machines. Nodes that fell silent by `then`, by the
+    /// API server's clock, do not count: their machines are gone, and nobody has deleted them.
+    pub fn is_cut_off<'a>(
+        &self,
+        node: &NodeView,
+        group: impl IntoIterator<Item = &'a InstanceId>,
+        then: Timestamp,
+    ) -> bool {
+        if node.ready != Ready::Unknown || node.taint(names::SHUT_DOWN).is_some() {
+            return false;
+        }
         let inner = self.inner.lock();
-        let left_behind = inner.silent.iter().take_while(|(since, _)| *since <= then).count();
-        let silent = inner.silent.len() - left_behind;
-        silent >= 3 && silent * 100 >= (inner.by_name.len() - inner.off - left_behind) * 55
+        let zone = node.labels.get(names::ZONE).and_then(|zone| inner.zones.get(zone));
+        [&inner.cluster].into_iter().chain(zone).any(|tally| tally.is_cut_off(then))
+            || inner.tally_of(group).is_cut_off(then)
     }
 
     /// Whether several Nodes name this instance.
@@ -263,14 +307,20 @@ impl Inner {
         self.reindex(instance.as_ref());
     }
 
-    /// Counts a Node among those that are off or silent, or no more.
+    /// Counts a Node in the cluster and in its zone, or no more.
     fn count(&mut self, node: &NodeView, is_there: bool) {
-        if node.taint(names::SHUT_DOWN).is_some() {
-            self.off = if is_there { self.off + 1 } else { self.off - 1 };
-        } else if node.ready == Ready::Unknown {
-            let silent = (node.unready_since.unwrap_or(Timestamp::MAX), node.name.clone());
-            let _ = if is_there { self.silent.insert(silent) } else { self.silent.remove(&silent) };
+        self.cluster.count(node, is_there);
+        if let Some(zone) = node.labels.get(names::ZONE) {
+            self.zones.entry(zone.into()).or_default().count(node, is_there);
         }
+    }
+
+    /// The Nodes of these instances.
+    fn tally_of<'a>(&self, instances: impl IntoIterator<Item = &'a InstanceId>) -> Tally {
+        let mut tally = Tally::default();
+        let names = instances.into_iter().filter_map(|instance| self.by_instance.get(instance)).flatten();
+        names.filter_map(|name| self.by_name.get(name)).for_each(|node| tally.count(node, true));
+        tally
     }
 
     /// Notes whether a Node of the instance is marked to go, and whether one has an odd provider id.
@@ -443,67 +493,119 @@ mod tests {
         assert_eq!(names(), ["young", "silent"]);
     }
 
+    /// A machine of a zone, and since when it is silent.
+    fn machine(n: usize, zone: &str, silent: Option<i64>) -> NodeView {
+        NodeView {
+            name: format!("n{n}").into(),
+            instance: Some(format!("i-{n}").into()),
+            labels: [(names::ZONE, zone)].into_iter().collect(),
+            ready: if silent.is_some() { Ready::Unknown } else { Ready::Yes },
+            unready_since: silent.map(hour),
+            ..node("1", None)
+        }
+    }
+
+    fn hour(hour: i64) -> Timestamp {
+        Timestamp::from_second(hour * 3_600).expect("in range")
+    }
+
+    /// Whether a silent machine of this zone counts as cut off, its group being these.
+    fn is_cut_off(nodes: &Nodes, zone: &str, group: impl IntoIterator<Item = usize>, then: i64) -> bool {
+        let group: Vec<InstanceId> = group.into_iter().map(|n| format!("i-{n}").into()).collect();
+        nodes.is_cut_off(&machine(0, zone, Some(9)), &group, hour(then))
+    }
+
     #[test]
-    fn most_nodes_are_silent_from_three_and_55_of_100_on_and_those_that_are_shut_down_do_not_count() {
+    fn a_set_is_cut_off_where_all_of_two_are_silent_or_55_of_100_of_three_and_more() {
+        for (silent, all, expected) in [
+            (0, 1, false),
+            (1, 1, false),
+            (1, 2, false),
+            (2, 2, true),
+            (2, 3, false),
+            (3, 3, true),
+            (3, 5, true),
+            (3, 6, false),
+            (10, 19, false),
+            (11, 20, true),
+        ] {
+            let nodes = Nodes::default();
+            let told = format!("{silent} of {all}");
+            (0..all).for_each(|n| nodes.apply(machine(n, "a", (n < silent).then_some(1))));
+            assert_eq!(is_cut_off(&nodes, "b", [], 0), expected, "cluster, {told}");
+            (100..200).for_each(|n| nodes.apply(machine(n, "b", None)));
+            assert_eq!(is_cut_off(&nodes, "a", [], 0), expected, "zone, {told}");
+            assert_eq!(is_cut_off(&nodes, "b", 0..all, 0), expected, "group, {told}");
+            assert!(!is_cut_off(&nodes, "b", 100..200, 0), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_need_not_be_heard_of_does_not_count_among_those_that_are_cut_off() {
         let nodes = Nodes::default();
-        let are_mostly_silent = || nodes.are_mostly_silent(Timestamp::UNIX_EPOCH);
-        let named = |n: usize, ready| NodeView { name: format!("n{n}").into(), ready, ..node("1", None) };
         let off = |n| {
             let taint = Taint { key: names::SHUT_DOWN.into(), ..Taint::default() };
-            NodeView { taints: vec![taint], ..named(n, Ready::Unknown) }
+            NodeView { taints: vec![taint], ..machine(n, "a", Some(1)) }
         };
-        for n in 0..2 {
-            nodes.apply(named(n, Ready::Unknown));
+        let released = |n| {
+            let then = "2026-01-01T00:00:00Z";
+            let record = json!({
+                "cause": "autoscaler", "group": "g", "instance": format!("i-{n}"), "phase": "Releasing",
+                "release": "complete-hook", "requestedAt": then, "phaseSince": then,
+            });
+            let record = Some(Box::new(record.to_string().as_str().into()));
+            let node = NodeView { record, ..machine(n, "a", Some(1)) };
+            assert!(node.scale_in().is_some());
+            node
+        };
+        let elsewhere = |n| NodeView { instance: None, ..machine(n, "a", None) };
+        let cut_off = || is_cut_off(&nodes, "a", [0, 1, 2, 3, 4], 0);
+        nodes.apply(machine(0, "a", Some(1)));
+        for other in [off(1), off(2), released(3), released(4)] {
+            nodes.apply(other);
+            assert!(!cut_off(), "one");
         }
-        assert!(!are_mostly_silent(), "two may well be broken");
-        nodes.apply(named(2, Ready::Unknown));
-        assert!(are_mostly_silent());
-        for n in 3..6 {
-            nodes.apply(named(n, Ready::Yes));
+        nodes.apply(machine(1, "a", Some(1)));
+        for n in 5..9 {
+            nodes.apply(elsewhere(n));
         }
-        assert!(!are_mostly_silent(), "half of them");
-        nodes.apply(named(3, Ready::Unknown));
-        assert!(are_mostly_silent());
-        nodes.apply(off(0));
+        assert!(cut_off(), "both");
         nodes.apply(off(1));
-        assert!(!are_mostly_silent(), "two of four that run");
-        Sink::delete(&nodes, off(0));
-        Sink::delete(&nodes, named(4, Ready::Yes));
-        Sink::delete(&nodes, named(5, Ready::Yes));
-        assert!(!are_mostly_silent(), "two");
-        nodes.apply(named(1, Ready::Unknown));
-        assert!(are_mostly_silent());
+        assert!(!cut_off(), "one");
+        nodes.apply(machine(1, "a", Some(1)));
+        nodes.apply(machine(2, "a", None));
+        assert!(!cut_off(), "two of three");
+        Sink::delete(&nodes, machine(2, "a", None));
+        assert!(cut_off());
+        assert!(
+            !nodes.is_cut_off(&off(0), [], hour(0)) && !nodes.is_cut_off(&machine(0, "a", None), [], hour(0))
+        );
     }
 
     #[test]
     fn nodes_that_were_left_behind_do_not_count_among_those_not_heard_of() {
         let nodes = Nodes::default();
-        let at = |hour: i64| Timestamp::from_second(hour * 3_600).expect("in range");
-        let named = |n: usize, silent: Option<i64>| NodeView {
-            name: format!("n{n}").into(),
-            ready: if silent.is_some() { Ready::Unknown } else { Ready::Yes },
-            unready_since: silent.map(at),
-            ..node("1", None)
-        };
+        let named = |n, silent| machine(n, "a", silent);
+        let cut_off = |then| is_cut_off(&nodes, "a", [], then);
         for n in 0..4 {
             nodes.apply(named(n, Some(1)));
         }
         nodes.apply(named(4, None));
-        assert!(nodes.are_mostly_silent(at(0)), "in their first hour");
-        assert!(!nodes.are_mostly_silent(at(1)));
+        assert!(cut_off(0), "in their first hour");
+        assert!(!cut_off(1));
         for n in 4..7 {
             nodes.apply(named(n, Some(2)));
         }
         nodes.apply(named(7, None));
-        assert!(nodes.are_mostly_silent(at(1)), "three of the four others");
+        assert!(cut_off(1), "three of the four others");
         nodes.apply(named(8, None));
         nodes.apply(named(9, None));
-        assert!(!nodes.are_mostly_silent(at(1)), "three of six");
+        assert!(!cut_off(1), "three of six");
         nodes.apply(named(0, None));
         Sink::delete(&nodes, named(8, None));
         Sink::delete(&nodes, named(9, None));
-        assert!(nodes.are_mostly_silent(at(1)), "three of five, with one that is back");
-        assert!(!nodes.are_mostly_silent(at(2)));
+        assert!(cut_off(1), "three of five, with one that is back");
+        assert!(!cut_off(2));
     }
 
     #[test]

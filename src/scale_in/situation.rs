@@ -57,7 +57,7 @@ pub struct Situation<'a> {
     pub is_relisting: bool,
     /// When a list last confirmed the watch: it had no pod that the watch had not shown.
     pub listed_at: Option<Timestamp>,
-    /// Whether most of the cluster's kubelets are silent.
+    /// Whether a Node of the machine is silent, and most of its zone, of its group or of the cluster are.
     pub are_kubelets_cut_off: bool,
     /// Whether the watch shows a DaemonSet of this UID.
     pub daemon_set_is_seen: &'a dyn Fn(&str) -> bool,
@@ -279,7 +279,7 @@ impl Situation<'_> {
         self.classified(None).filter(|(_, class)| matches!(class, Class::Daemon(_)))
     }
 
-    /// Whether no kubelet reports on the node's pods: it alone is silent, or has been not Ready for [`UNABLE_FOR`].
+    /// Whether no kubelet reports on the node's pods: it is silent for itself, or has been not Ready for [`UNABLE_FOR`].
     fn is_silent(&self, node: &NodeView) -> bool {
         match node.ready {
             Ready::Yes => false,
@@ -297,13 +297,12 @@ impl Situation<'_> {
         Some(later(self.ours(since), lost))
     }
 
-    /// Whether this silence is the node's own. If most are silent, the API server or its observer cannot hear them, and the machines run
-    /// on.
+    /// Whether this silence is the node's own. If most around it are silent, it is that they cannot be heard, and the machines run on.
     fn is_for_itself(&self, node: &NodeView) -> bool {
         !self.are_kubelets_cut_off || self.lost_at(node).is_some_and(|at| at <= self.now)
     }
 
-    /// Looks again while most kubelets are cut off: when they no longer are, nothing on this Node need change.
+    /// Looks again while kubelets are cut off: when they no longer are, nothing on this Node need change.
     pub(super) fn look_again_while_cut_off(&self, plan: &mut Plan) {
         if self.are_kubelets_cut_off {
             plan.wake(later(self.now, LOOK_AGAIN));
@@ -417,10 +416,11 @@ const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
 const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
 
-/// Where most nodes are silent, a silent one counts as lost after this time: by then the control plane is mended, or the machines are gone.
+/// Where most around it are silent, a silent node counts as lost after this time: by then what cut them off is mended, or the machines are
+/// gone.
 pub(super) const CUT_OFF_FOR: SignedDuration = SignedDuration::from_hours(1);
 
-/// How often to check whether most nodes are still silent.
+/// How often to check whether most are still silent.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// On a silent Node, a pod counts as ended this long after its deletion timestamp (the end of its grace), and no flush is waited for this

@@ -88,6 +88,7 @@ struct Observed {
     /// The other Nodes that name the instance.
     twins: Vec<Arc<NodeView>>,
     is_primary: bool,
+    are_kubelets_cut_off: bool,
 }
 
 /// Permission to evict pods, for one plan.
@@ -273,10 +274,7 @@ impl Worker {
             pods: is_listed.then_some(pods),
             is_relisting,
             listed_at: self.pods.confirmed_at,
-            are_kubelets_cut_off: self
-                .shared
-                .nodes
-                .are_mostly_silent(later(now, look.cluster_ahead - CUT_OFF_FOR)),
+            are_kubelets_cut_off: look.are_kubelets_cut_off,
             daemon_set_is_seen: &|uid| {
                 // Until DaemonSets are listed, a pod that says it belongs to one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)
@@ -446,6 +444,15 @@ impl Worker {
         let hook = self.hook(node, &instance, leads);
         let heartbeats_denied_at = group.and_then(|group| self.shared.holds.heartbeats_denied_at(group));
         let (twins, is_primary) = self.twins(node);
+        let found = node.instance.as_deref().and_then(|id| snapshot.as_ref()?.instance(id));
+        let instances =
+            || found.iter().flat_map(|(group, _)| &group.asg.instances).map(|instance| &instance.id);
+        let silent_by = later(now, cluster_ahead - CUT_OFF_FOR);
+        let are_kubelets_cut_off = twins
+            .iter()
+            .map(Arc::as_ref)
+            .chain([node])
+            .any(|node| self.shared.nodes.is_cut_off(node, instances(), silent_by));
         Observed {
             now,
             cluster_ahead,
@@ -458,6 +465,7 @@ impl Worker {
             heartbeats_denied_at,
             twins,
             is_primary,
+            are_kubelets_cut_off,
         }
     }
 

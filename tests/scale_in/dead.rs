@@ -1,5 +1,6 @@
 //! Machines and kubelets that die before, during and after they are asked to drain.
 
+use ebbtide::sim::aws::{Death, GroupSpec};
 use ebbtide::sim::cluster::{By, Timing, node, pod};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -81,7 +82,8 @@ async fn nodes_that_were_left_behind_do_not_make_a_dead_machine_look_alive() {
     let scene = Scene::with(held_group(2, 60)).await;
     let machine = scene.first();
     for name in ["left-1", "left-2", "left-3"] {
-        scene.world.cluster.register_node(node(name));
+        let id = format!("aws:///us-east-1a/i-{name}");
+        scene.world.cluster.register_node(node(name).provider_id(&id));
         scene.world.cluster.partition(name);
     }
     scene.pass_some(seconds(2 * 3_600)).await;
@@ -200,32 +202,80 @@ async fn a_ready_nodes_overdue_pod_is_waited_for_and_named() {
     scene.until_gone(&machine).await;
 }
 
+/// Half an hour in which nothing is heard of these machines, of which the first is to go, ends nothing that may run on there.
+async fn assert_none_is_taken_for_dead(scene: &Scene, machines: &[Machine], cause: Cause) {
+    let machine = &machines[0];
+    let patient = pod("train").on(&machine.name).grace(30).exits_after(5).annotation("ebbtide/drain", "wait");
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(20), patient]).await;
+    for machine in machines {
+        scene.world.cluster.partition(&machine.name);
+    }
+    scene.until(|w| machines.iter().all(|machine| !w.cluster.is_ready(&machine.name))).await;
+    scene.scale_in(machine, cause).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.pass_some(seconds(1_800)).await;
+    let is_ours = |(_, by, _): &(Timestamp, By, i64)| *by != By::Controller;
+    assert!(!asked(&scene.world, "train").iter().any(is_ours), "it may run on: {cause:?}");
+    assert!(!is_released(&scene.world, machine), "so may they: {cause:?}");
+    for machine in machines {
+        scene.world.cluster.revive(&machine.name);
+    }
+    let pods: Api<Pod> = Api::namespaced(scene.world.cluster.client(), "default");
+    // Of the group's own doing a replacement has come, and Kubernetes itself may have deleted it.
+    let _ = pods.delete("train", &DeleteParams::default()).await;
+    scene.until_gone(machine).await;
+    assert!(!a_hook_timed_out(&scene.world));
+}
+
 #[tokio::test(start_paused = true)]
 async fn where_the_api_server_hears_no_kubelet_nobody_is_taken_for_dead() {
     for cause in [Cause::Autoscaler, Cause::Group] {
         let scene = Scene::with(held_group(4, 120)).await;
-        let machine = scene.first();
-        let patient =
-            pod("train").on(&machine.name).grace(30).exits_after(5).annotation("ebbtide/drain", "wait");
-        scene.run([pod("web").on(&machine.name).grace(60).exits_after(20), patient]).await;
-        let machines = scene.machines();
-        for machine in &machines {
-            scene.world.cluster.partition(&machine.name);
-        }
-        scene.until(|w| machines.iter().all(|machine| !w.cluster.is_ready(&machine.name))).await;
-        scene.scale_in(&machine, cause).await;
-        scene.until(|w| is_asked(w, "web")).await;
-        scene.pass_some(seconds(1_800)).await;
-        let is_ours = |(_, by, _): &(Timestamp, By, i64)| *by != By::Controller;
-        assert!(!asked(&scene.world, "train").iter().any(is_ours), "it may run on: {cause:?}");
-        assert!(!is_released(&scene.world, &machine), "so may they: {cause:?}");
-        for machine in &machines {
-            scene.world.cluster.revive(&machine.name);
-        }
-        let pods: Api<Pod> = Api::namespaced(scene.world.cluster.client(), "default");
-        // Of the group's own doing a replacement has come, and Kubernetes itself may have deleted it.
-        let _ = pods.delete("train", &DeleteParams::default()).await;
-        scene.until_gone(&machine).await;
-        assert!(!a_hook_timed_out(&scene.world));
+        assert_none_is_taken_for_dead(&scene, &scene.machines(), cause).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_kubelet_of_a_zone_is_heard_nobody_there_is_taken_for_dead() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let scene = Scene::with(held_group(9, 120).zones(["us-east-1a", "us-east-1b", "us-east-1c"])).await;
+        let mut there = scene.machines();
+        there.retain(|machine| machine.provider_id().contains("us-east-1b"));
+        assert_eq!(there.len(), 3);
+        assert_none_is_taken_for_dead(&scene, &there, cause).await;
+    }
+}
+
+/// Their role is gone, say, and others are in the same zone.
+#[tokio::test(start_paused = true)]
+async fn where_no_kubelet_of_a_group_is_heard_nobody_there_is_taken_for_dead() {
+    for (size, cause) in [(2, Cause::Autoscaler), (4, Cause::Autoscaler), (4, Cause::Group)] {
+        let scene = Scene::with(held_group(size, 120)).await;
+        let machines = scene.machines();
+        let other = GroupSpec::named("other").size(0, 9, 6).zones(["us-east-1a"]).template("m5.large");
+        scene.world.aws.add_group(other.already_running());
+        let others_are_ready = |w: &World| {
+            let names = w.cluster.node_names();
+            names.len() == machines.len() + 6 && names.iter().all(|name| w.cluster.is_ready(name))
+        };
+        scene.until(others_are_ready).await;
+        assert_none_is_taken_for_dead(&scene, &machines, cause).await;
+    }
+}
+
+/// The cloud controller says so.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_stopped_is_not_taken_for_one_that_is_only_not_heard_of() {
+    let scene = Scene::with(held_group(4, 120)).await;
+    let machines = scene.machines();
+    let machine = &machines[0];
+    scene.run([pod("web").on(&machine.name).grace(30).exits_after(20)]).await;
+    for other in &machines[1..] {
+        scene.world.cluster.partition(&other.name);
+    }
+    scene.scale_in(machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.aws.kill_machine(&machine.instance, Death::Stopped);
+    let released = |w: &World| is_released(w, machine);
+    assert!(scene.world.until(seconds(300), released).await, "a minute after the grace");
 }
