@@ -34,6 +34,8 @@ pub struct NodeView {
     pub uid: String,
     /// `metadata.resourceVersion`, the precondition of every write.
     pub resource_version: String,
+    /// Of all changes of Nodes, the one that made this one what it is; heartbeats are none. 0 until [`Nodes`](super::Nodes) has it.
+    pub change: u64,
     /// EC2 instance id from `spec.providerID`; `None` if that is not of an instance.
     pub instance: Option<InstanceId>,
     /// Nothing tells which machine this is, so that it may be one of ours: `spec.providerID` is empty, or names neither a machine of AWS nor
@@ -107,6 +109,7 @@ impl From<&Node> for NodeView {
             name: meta.name.clone().unwrap_or_default().into(),
             uid: meta.uid.clone().unwrap_or_default(),
             resource_version: meta.resource_version.clone().unwrap_or_default(),
+            change: 0,
             odd_provider_id: instance.as_ref().filter(|id| is_short && !is_usual(id)).map(|_| written.into()),
             instance,
             is_unidentified,
@@ -169,11 +172,12 @@ impl NodeView {
     }
 
     /// Whether `other` is the same save for the version.
-    pub fn is_but_for_its_version(&self, other: &Self) -> bool {
+    pub(super) fn is_but_for_its_version(&self, other: &Self) -> bool {
         let Self {
             name,
             uid,
             resource_version: _,
+            change: _,
             instance,
             is_unidentified,
             odd_provider_id,

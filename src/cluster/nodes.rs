@@ -58,6 +58,8 @@ struct Inner {
     odd: BTreeSet<InstanceId>,
     /// Nodes that have changed since the controller last asked.
     dirty: BTreeSet<NodeName>,
+    /// How many changes there have been.
+    changes: u64,
     /// Who waits for a change of which Node.
     waiting: BTreeMap<NodeName, Arc<Notify>>,
     /// Since when the views have been complete and current. In the future while that is not certain.
@@ -188,6 +190,11 @@ impl Nodes {
         self.inner.lock().by_name.values().cloned().collect()
     }
 
+    /// How many changes of Nodes there have been. While it stays the same, all Nodes do, but for heartbeats.
+    pub fn changes(&self) -> u64 {
+        self.inner.lock().changes
+    }
+
     /// Whether the first list is in. Only then does an unknown Node not exist.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
@@ -289,6 +296,7 @@ impl Inner {
             && known.is_but_for_its_version(&node)
         {
             // A heartbeat, mostly. The next write of ours goes by its version; nobody is to look again because of it.
+            node.change = known.change;
             *known = Arc::new(node);
             return;
         }
@@ -302,6 +310,7 @@ impl Inner {
             self.note_gone(instance);
         }
         self.touch(&node);
+        node.change = self.changes;
         let instance = node.instance.clone();
         self.by_name.insert(node.name.clone(), Arc::new(node));
         self.reindex(instance.as_ref());
@@ -361,8 +370,9 @@ impl Inner {
         self.gone.insert(instance, Instant::now());
     }
 
-    /// Notifies the followers of a Node, and of the other Nodes of its instance.
+    /// Counts a change of a Node, and notifies its followers and those of the other Nodes of its instance.
     fn touch(&mut self, node: &NodeView) {
+        self.changes += 1;
         let twins = node.instance.as_ref().and_then(|instance| self.by_instance.get(instance));
         for name in twins.into_iter().flatten().chain([&node.name]) {
             self.dirty.insert(name.clone());
@@ -696,10 +706,14 @@ mod tests {
         nodes.apply(node("10", None));
         let follow = nodes.follow("n");
         assert_eq!(nodes.changed().await.len(), 1);
+        let seen = || (nodes.changes(), nodes.get("n").expect("is there").change);
+        let before = seen();
         nodes.apply(node("11", None));
+        assert_eq!(seen(), before);
         assert!(nodes.changed().now_or_never().is_none() && follow.notified().now_or_never().is_none());
         assert_eq!(nodes.get("n").expect("is there").resource_version, "11");
         nodes.apply(node("12", Some("{}")));
+        assert!(seen().0 > before.0 && seen().1 > before.1);
         assert!(nodes.changed().now_or_never().is_some() && follow.notified().now_or_never().is_some());
     }
 

@@ -280,7 +280,7 @@ fn learned(input: &[u8]) -> Result<Told, String> {
         let instance = Instance { id: "i-1".into(), lifecycle: Lifecycle::InService, ..Instance::default() };
         let group =
             AutoScalingGroup { name: name.clone(), instances: vec![instance], ..AutoScalingGroup::default() };
-        let _ = store.learn(&group, &learned.revisions, &[], None, now());
+        let _ = store.learn(&Arc::new(group), &learned.revisions, &[], None, now());
         let types: Vec<_> = learned.types.keys().take(20).filter_map(|name| type_table::find(name)).collect();
         templates(&NodeTags::default(), &types.iter().collect::<Vec<_>>(), Some(learned))?;
     }

@@ -131,7 +131,8 @@ impl Learned {
             return is_of_use.then_some(learned);
         }
         learned.learn_figures(&teachers, now);
-        let settled: Vec<_> = teachers.iter().copied().filter(|node| is_settled(node, now)).collect();
+        let settled: Vec<_> =
+            teachers.iter().copied().filter(|node| is_settled(node.ready_since, now)).collect();
         if !settled.is_empty() {
             if learned.is_of_other_types(types) && settled.iter().any(|node| is_among(node, types)) {
                 learned.forget_labels();
@@ -211,7 +212,7 @@ impl Learned {
         for (name, node) in last {
             let mut shown = Figures::reported(node);
             let known = self.types.get(name);
-            if let Some(known) = known.filter(|_| !is_settled(node, now)) {
+            if let Some(known) = known.filter(|_| !is_settled(node.ready_since, now)) {
                 shown = known.clone().overlaid(&shown);
             }
             if !known.is_some_and(|known| known.is_near(&shown)) {
@@ -325,8 +326,8 @@ fn speak_for_all(types: &BTreeSet<String>, before: &BTreeSet<String>) -> bool {
     types.len() > 1 || before.is_subset(types)
 }
 
-fn is_settled(node: &NodeView, now: Timestamp) -> bool {
-    node.ready_since.is_some_and(|since| elapsed(since, now) >= SETTLED)
+fn is_settled(ready_since: Option<Timestamp>, now: Timestamp) -> bool {
+    ready_since.is_some_and(|since| elapsed(since, now) >= SETTLED)
 }
 
 /// Whether a label is about this one node.

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::{Learned, is_settled};
 use crate::aws::{AutoScalingGroup, Lifecycle, ManagedNodeGroup, Revision};
 use crate::clock::elapsed;
-use crate::cluster::{NodeView, Nodes};
+use crate::cluster::Nodes;
 use crate::k8s::GroupName;
 
 /// How long what is learned of a group is kept while no refresh shows it: a tag that was removed or mistyped, there or in a flag, is put
@@ -46,25 +46,25 @@ struct Look {
     revisions: BTreeSet<Revision>,
     types: Vec<String>,
     given: Option<ManagedNodeGroup>,
-    nodes: Vec<Arc<NodeView>>,
-    /// How many of the nodes were settled. Time settles them in one order, so that the number says which.
-    settled: usize,
+    /// The changes that made the nodes what they are. The Nodes themselves are not held.
+    nodes: Vec<u64>,
+    /// Since when the node is Ready that settles next.
+    unsettled: Option<Timestamp>,
+    /// With the same description, and no change of a Node since, the group has the same nodes.
+    group: Arc<AutoScalingGroup>,
+    changes: u64,
 }
 
 impl Look {
+    /// Whether all but the nodes is as it was, and none has settled since.
     fn is(
         &self,
         revisions: &BTreeSet<Revision>,
         types: &[&str],
         given: Option<&ManagedNodeGroup>,
-        nodes: &[Arc<NodeView>],
-        settled: usize,
+        now: Timestamp,
     ) -> bool {
-        let is_same =
-            |(a, b): (&Arc<NodeView>, &Arc<NodeView>)| Arc::ptr_eq(a, b) || a.is_but_for_its_version(b);
-        self.settled == settled
-            && self.nodes.len() == nodes.len()
-            && self.nodes.iter().zip(nodes).all(is_same)
+        !is_settled(self.unsettled, now)
             && self.revisions == *revisions
             && self.types == types
             && self.given.as_ref() == given
@@ -82,12 +82,22 @@ impl LearnedStore {
     /// of those. `given` is EKS's description of its node group.
     pub fn learn(
         &self,
-        group: &AutoScalingGroup,
+        group: &Arc<AutoScalingGroup>,
         revisions: &BTreeSet<Revision>,
         types: &[&str],
         given: Option<&ManagedNodeGroup>,
         now: Timestamp,
     ) -> Option<Arc<Learned>> {
+        let mut by_group = self.by_group.lock();
+        let entry = by_group.get_mut(&group.name);
+        let known = entry.as_ref().map(|entry| Arc::clone(&entry.learned));
+        let look = entry.and_then(|entry| entry.fruitless.as_mut());
+        let look = look.filter(|look| look.is(revisions, types, given, now));
+        // Read before the nodes: what changes meanwhile is seen by the next look.
+        let changes = self.nodes.changes();
+        if look.as_ref().is_some_and(|look| look.changes == changes && Arc::ptr_eq(&look.group, group)) {
+            return known;
+        }
         let is_current =
             |from: &Option<Revision>| from.as_ref().is_none_or(|revision| revisions.contains(revision));
         let nodes: Vec<_> = group
@@ -99,15 +109,10 @@ impl LearnedStore {
             // If several Nodes claim the instance, one may be forged.
             .filter_map(|instance| self.nodes.only_of_instance(&instance.id))
             .collect();
-        let settled = nodes.iter().filter(|node| is_settled(node, now)).count();
-        let mut by_group = self.by_group.lock();
-        let entry = by_group.get_mut(&group.name);
-        let known = entry.as_ref().map(|entry| Arc::clone(&entry.learned));
-        if let Some(look) = entry.and_then(|entry| entry.fruitless.as_mut())
-            && look.is(revisions, types, given, &nodes, settled)
+        if let Some(look) = look
+            && look.nodes.iter().copied().eq(nodes.iter().map(|node| node.change))
         {
-            // Replaced Nodes are not held.
-            look.nodes = nodes;
+            (look.group, look.changes) = (Arc::clone(group), changes);
             return known;
         }
         let learned = Learned::from(known.as_deref(), revisions, types, given, &nodes, now);
@@ -129,7 +134,10 @@ impl LearnedStore {
             if let Some(entry) = by_group.get_mut(&group.name) {
                 let (revisions, given) = (revisions.clone(), given.cloned());
                 let types = types.iter().map(|&name| name.to_owned()).collect();
-                entry.fruitless = Some(Look { revisions, types, given, nodes, settled });
+                let ready_since = nodes.iter().map(|node| node.ready_since);
+                let unsettled = ready_since.filter(|since| !is_settled(*since, now)).flatten().min();
+                let (nodes, group) = (nodes.iter().map(|node| node.change).collect(), Arc::clone(group));
+                entry.fruitless = Some(Look { revisions, types, given, nodes, unsettled, group, changes });
                 if std::mem::replace(&mut entry.has_nodes, has_nodes) != has_nodes {
                     // The ConfigMap lists groups without nodes first, so it changes.
                     self.touch();
@@ -230,6 +238,7 @@ mod tests {
     use super::*;
     use crate::aws::Instance;
     use crate::clock::later;
+    use crate::cluster::NodeView;
     use crate::k8s::names;
     use crate::template::learned::config_map;
 
@@ -254,14 +263,14 @@ mod tests {
         LearnedStore::new(Arc::new(nodes))
     }
 
-    fn group(instances: &[&str]) -> AutoScalingGroup {
+    fn group(instances: &[&str]) -> Arc<AutoScalingGroup> {
         let instance =
             |id: &&str| Instance { id: (*id).into(), lifecycle: Lifecycle::InService, ..Instance::default() };
-        AutoScalingGroup {
+        Arc::new(AutoScalingGroup {
             name: "web".into(),
             instances: instances.iter().map(instance).collect(),
             ..AutoScalingGroup::default()
-        }
+        })
     }
 
     /// Has the store look at a group of these instances.
@@ -320,6 +329,31 @@ mod tests {
         assert_eq!(order, ["b-at-zero", "web", "a-absent"]);
     }
 
+    #[test]
+    fn nodes_that_come_go_or_are_claimed_by_another_are_seen_after_a_fruitless_look() {
+        let store = store();
+        let node = |name: &str, instance: &str, team| NodeView {
+            name: name.into(),
+            instance: Some(instance.into()),
+            labels: [("team", team)].into_iter().collect(),
+            ready_since: Some(Timestamp::UNIX_EPOCH),
+            ..NodeView::default()
+        };
+        let (small, large) = (group(&["i-1"]), group(&["i-1", "i-2"]));
+        let look = |group| store.learn(group, &revisions(), &[], None, now()).expect("is known");
+        let has_nodes = || store.by_group.lock()["web"].has_nodes;
+        for _ in 0..3 {
+            look(&small);
+        }
+        store.nodes.apply(node("made-up", "i-1", "red"));
+        assert!(look(&small).varying.is_empty() && !has_nodes());
+        store.nodes.apply(node("made-up", "i-2", "red"));
+        for _ in 0..3 {
+            assert!(look(&small).varying.is_empty() && has_nodes());
+        }
+        assert!(look(&large).varying.contains("team"));
+    }
+
     /// A look is skipped only if nothing of what it depends on has changed.
     #[test]
     fn whatever_changes_after_a_fruitless_look_teaches() {
@@ -345,9 +379,10 @@ mod tests {
         for (what, ready, changed) in cases {
             let nodes = Arc::new(Nodes::default());
             let store = LearnedStore::new(Arc::clone(&nodes));
+            let group = group(&["i-1"]);
             let look = |(node, revisions, types, given, now): (_, &_, &[&str; 1], _, _)| {
                 nodes.apply(node);
-                store.learn(&group(&["i-1"]), revisions, types, given, now)
+                store.learn(&group, revisions, types, given, now)
             };
             let before = [0, 1, 2].map(|_| look((view("blue", ready), &this, &large, None, new)));
             let is_same = |(a, b): (&Arc<Learned>, &Arc<Learned>)| Arc::ptr_eq(a, b);
