@@ -103,6 +103,13 @@ impl Snapshot {
         Arc::ptr_eq(&self.by_instance, &other.by_instance)
     }
 
+    /// Whether both certainly describe the same groups alike: they share the descriptions, with what is laid over them.
+    #[must_use]
+    pub fn has_descriptions_of(&self, other: &Self) -> bool {
+        let mut pairs = self.groups.values().zip(other.groups.values());
+        self.groups.len() == other.groups.len() && pairs.all(|(a, b)| Arc::ptr_eq(&a.asg, &b.asg))
+    }
+
     /// These groups, whose descriptions are those of this snapshot.
     fn completed(&self, groups: impl IntoIterator<Item = Group>) -> Self {
         let groups = groups.into_iter().map(|group| (group.asg.name.clone(), Arc::new(group))).collect();

@@ -48,6 +48,8 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     };
     // What Nodes carry now was written by an earlier run or another replica.
     let mut at_start = true;
+    // The groups with which all Nodes were checked last.
+    let mut checked = None;
     loop {
         let snapshot = shared.groups.latest();
         for node in to_check {
@@ -79,7 +81,13 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             // The Node may have changed since its worker last saw it.
             Some(ended) = workers.ended() => shared.nodes.get(&ended?).into_iter().collect(),
             names = shared.nodes.changed() => names.iter().filter_map(|name| shared.nodes.get(name)).collect(),
-            Ok(()) = groups.changed() => shared.nodes.all(),
+            Ok(()) = groups.changed() => {
+                let latest = shared.groups.latest();
+                let before = std::mem::replace(&mut checked, latest.clone());
+                // Most refreshes show what the one before has shown.
+                let is_same = before.zip(latest).is_some_and(|(before, now)| now.has_descriptions_of(&before));
+                if is_same { Vec::new() } else { shared.nodes.all() }
+            }
             Ok(()) = notices.changed() => noticed(&shared),
         };
     }

@@ -60,6 +60,23 @@ fn a_change_of_ours_shows_at_once_and_only_once() {
 }
 
 #[test]
+fn what_is_laid_over_is_another_description_until_it_is_shown() {
+    let groups = Groups::new(Duration::from_mins(10));
+    let described = snapshot(0, 2, &[Lifecycle::InService]);
+    let latest = || groups.latest().expect("published");
+    groups.publish(described.clone());
+    assert!(latest().has_descriptions_of(&described));
+    groups.changed(at(5), terminated(true));
+    let (laid_over, other) = (latest(), snapshot(10, 2, &[Lifecycle::InService]));
+    assert!(laid_over.has_places_of(&described) && !laid_over.has_descriptions_of(&described));
+    groups.publish(Snapshot { taken_at: at(365), ..described.clone() });
+    assert!(latest().has_descriptions_of(&described));
+    for (one, other) in [(&described, &other), (&described, &Snapshot::default())] {
+        assert!(!one.has_descriptions_of(other) && !other.has_descriptions_of(one));
+    }
+}
+
+#[test]
 fn a_termination_that_was_shown_or_undone_counts_for_a_minute() {
     use Lifecycle::{InService, Pending, Terminating, Warmed};
     for shown in [Terminating, Warmed, Pending] {
