@@ -114,7 +114,7 @@ pub(super) fn shared(
         protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
         own_pod: own_pod(config, &cluster),
         leadership: leadership(clock.clone()),
-        settings: Settings { installation: installation(config, &cluster), ..config.scale_in_settings() },
+        settings: Settings { installation: installation(config, &cluster), ..config.scale_in.clone() },
         pod_events: Mutex::default(),
         reports: Mutex::default(),
         guards: Mutex::default(),

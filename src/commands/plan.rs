@@ -46,7 +46,7 @@ pub async fn look(
         daemon_sets: Some(daemon_sets.map_err(reading("DaemonSets"))?.into_iter().collect()),
         attachments: attachments.map_err(reading("volume attachments"))?,
         place,
-        settings: options.look.config.scale_in_settings(),
+        settings: options.look.config.scale_in.clone(),
     };
     Ok(preview(&facts, options.cause, clock.cluster()))
 }

@@ -12,7 +12,7 @@ use crate::cluster::Candidate;
 use crate::groups::managed_hooks::Managed;
 use crate::groups::selector::Selectors;
 use crate::provider::Listen;
-use crate::scale_in::{AtOnce, OnDeadline, Treatment};
+use crate::scale_in::{self, AtOnce, Flush, OnDeadline};
 use crate::telemetry::{LogFormat, LogOptions};
 use crate::template::{MixedInstances, Settings};
 
@@ -50,8 +50,6 @@ fn selectors(nodes: &[&str], discovery: &[&str]) -> Selectors {
 fn defaults() -> Config {
     Config {
         queue_urls: Vec::new(),
-        on_rebalance: Treatment::Cordon,
-        on_scheduled_event: Treatment::Drain,
         listen: "127.0.0.1:8086".parse().expect("an address"),
         admin_listen: "127.0.0.1:9086".parse().expect("an address"),
         tls: None,
@@ -73,18 +71,8 @@ fn defaults() -> Config {
         },
         zero_node_startup_time: false,
         prices: None,
-        daemonset_flush: Duration::from_secs(5),
-        daemonset_flush_beyond: Duration::from_mins(2),
-        daemonset_flush_namespaces: Vec::new(),
-        drain_order_namespaces: Vec::new(),
-        patience: None,
-        daemonset_guard: true,
-        drain_timeout: None,
-        on_deadline: OnDeadline::Delete,
+        scale_in: scale_in::Settings::default(),
         eviction_pause: None,
-        delete_node_after: None,
-        wait_for_load_balancers: false,
-        max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".into(),
         managed_hooks: None,
         templates_config_map: "ebbtide-templates".into(),
@@ -98,11 +86,6 @@ fn defaults() -> Config {
 #[test]
 fn groups_are_all_that_has_to_be_given() {
     assert_eq!(serve(&[GROUPS], &[]), defaults());
-}
-
-#[test]
-fn scale_ins_have_the_flags_defaults() {
-    assert_eq!(defaults().scale_in_settings(), crate::scale_in::Settings::default());
 }
 
 #[test]
@@ -162,17 +145,22 @@ fn every_flag_is_read_and_so_is_every_variable() {
         },
         zero_node_startup_time: true,
         prices: Some(PriceSource::Aws),
-        daemonset_flush: Duration::ZERO,
-        daemonset_flush_beyond: Duration::from_secs(90),
-        daemonset_flush_namespaces: vec!["logging".into()],
-        drain_order_namespaces: vec!["mesh".into()],
-        patience: Some(Duration::from_hours(24)),
-        drain_timeout: Some(Duration::from_hours(48)),
-        on_deadline: OnDeadline::Wait,
+        scale_in: scale_in::Settings {
+            flush: Flush {
+                default: Duration::ZERO,
+                longest: Duration::from_secs(90),
+                namespaces: ["logging".into()].into(),
+            },
+            order_namespaces: ["mesh".into()].into(),
+            patience: Some(Duration::from_hours(24)),
+            drain_timeout: Some(Duration::from_hours(48)),
+            on_deadline: OnDeadline::Wait,
+            delete_node_after: Some(Duration::from_mins(15)),
+            wait_for_load_balancers: true,
+            operator_at_once: AtOnce::Share(250),
+            ..scale_in::Settings::default()
+        },
         eviction_pause: Some(Duration::from_millis(400)),
-        delete_node_after: Some(Duration::from_mins(15)),
-        wait_for_load_balancers: true,
-        max_operator_scale_ins: AtOnce::Share(250),
         lifecycle_hook: "my/hook_1-a".into(),
         managed_hooks: Some(Managed { heartbeat: Duration::from_secs(90), retain: true }),
         templates_config_map: "seen.by-1".into(),
@@ -507,7 +495,7 @@ fn plan_takes_the_flags_and_variables_of_serve_and_needs_no_groups() {
     };
     let options = plan(&["plan", "n-1", "-o", "json"], &[("EBBTIDE_DRAIN_TIMEOUT", "10m")]);
     assert_eq!((options.node.as_str(), options.look.output), ("n-1", Output::Json));
-    assert_eq!(options.look.config.drain_timeout, Some(Duration::from_mins(10)));
+    assert_eq!(options.look.config.scale_in.drain_timeout, Some(Duration::from_mins(10)));
     assert!(options.look.config.selectors.is_empty());
     assert!(!plan(&["plan", GROUPS, "n-1", "--cause=operator"], &[]).look.config.selectors.is_empty());
     assert_eq!(
@@ -535,9 +523,10 @@ fn plan_and_check_look_by_the_flags_of_the_serve_whose_container_they_are_in() {
     assert_eq!(options.namespace.as_deref(), Some("ops"));
     let minutes = |minutes| Some(Duration::from_mins(minutes));
     assert!(!options.config.selectors.is_empty());
-    assert_eq!((options.config.drain_timeout, options.config.patience), (minutes(20), minutes(5)));
+    let scale_in = &options.config.scale_in;
+    assert_eq!((scale_in.drain_timeout, scale_in.patience), (minutes(20), minutes(5)));
     let Ok(Command::Plan(options)) = parse(&["ebbtide", "plan", "n-1"]) else { panic!("not planned") };
-    assert_eq!(options.look.config.drain_timeout, minutes(10));
+    assert_eq!(options.look.config.scale_in.drain_timeout, minutes(10));
     assert!(parse(&["ebbtide", "serve"]).is_err(), "another serve takes nothing over");
 }
 

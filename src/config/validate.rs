@@ -25,9 +25,9 @@ use crate::provider::expander::policy::Policy;
 use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Listen, Tls, TlsOptions};
-use crate::scale_in::{OnDeadline, name_of_queue};
+use crate::scale_in::{Flush, name_of_queue};
 use crate::telemetry::{LogOptions, chain};
-use crate::template::Settings;
+use crate::{scale_in, template};
 
 /// Least time of a drain beyond its flush.
 const LEAST_DRAIN: Duration = Duration::from_secs(10);
@@ -65,11 +65,8 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let templates = templates(&flags, problems);
     let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
     let prices = one_of("--prices", &flags.prices, &PRICES, problems);
-    let drain = drain(&flags, problems);
-    let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
+    let scale_in = scale_in(&flags, problems);
     let managed_hooks = managed_hooks(&flags, problems);
-    let on_rebalance = one_of("--on-rebalance", &flags.on_rebalance, &TREATMENTS, problems);
-    let on_scheduled_event = one_of("--on-scheduled-event", &flags.on_scheduled_event, &TREATMENTS, problems);
     check_names(&flags, problems);
     let dry_run = boolean("--dry-run", &flags.dry_run, problems);
     let log = log(&flags, problems);
@@ -78,7 +75,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
 
     let (listen, admin_listen) = addresses?;
     let Polling { refresh_interval, snapshot_max_age } = polling?;
-    let drain = drain?;
+    let (scale_in, eviction_pause) = scale_in?;
     Some(Config {
         listen,
         admin_listen,
@@ -96,23 +93,11 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         templates: templates?,
         zero_node_startup_time: zero_node_startup_time?,
         prices: prices?,
-        daemonset_flush: drain.flush,
-        daemonset_flush_beyond: drain.flush_beyond,
-        daemonset_flush_namespaces: flags.daemonset_flush_namespace,
-        drain_order_namespaces: flags.drain_order_namespace,
-        daemonset_guard: drain.guard,
-        patience: drain.patience,
-        drain_timeout: drain.timeout,
-        on_deadline: drain.on_deadline,
-        eviction_pause: drain.eviction_pause,
-        delete_node_after: drain.delete_node_after,
-        wait_for_load_balancers: drain.wait_for_load_balancers,
-        max_operator_scale_ins: max_operator_scale_ins?,
+        scale_in,
+        eviction_pause,
         lifecycle_hook: flags.lifecycle_hook,
         managed_hooks: managed_hooks?,
         queue_urls: flags.queue_url,
-        on_rebalance: on_rebalance?,
-        on_scheduled_event: on_scheduled_event?,
         templates_config_map: flags.templates_config_map,
         election,
         dry_run: dry_run?,
@@ -216,7 +201,7 @@ fn polling(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Polling> {
     Some(Polling { refresh_interval: interval?, snapshot_max_age: age? })
 }
 
-fn templates(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Settings> {
+fn templates(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<template::Settings> {
     let static_types = boolean("--static-instance-types", &flags.static_instance_types, problems);
     let memory_overhead = match &flags.memory_overhead {
         Some(text) => share("--memory-overhead", text, problems).map(Some),
@@ -224,7 +209,7 @@ fn templates(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Settings
     };
     let max_pods = unless_none(&flags.max_pods, |text| pods("--max-pods", text, problems));
     let mixed = one_of("--mixed-instances", &flags.mixed_instances, &MIXED_INSTANCES, problems);
-    Some(Settings {
+    Some(template::Settings {
         memory_overhead: memory_overhead?,
         max_pods: max_pods?,
         mixed: mixed?,
@@ -232,27 +217,18 @@ fn templates(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Settings
     })
 }
 
-/// How nodes are drained.
-struct Drain {
-    flush: Duration,
-    flush_beyond: Duration,
-    guard: bool,
-    patience: Option<Duration>,
-    timeout: Option<Duration>,
-    on_deadline: OnDeadline,
-    eviction_pause: Option<Duration>,
-    delete_node_after: Option<Duration>,
-    wait_for_load_balancers: bool,
-}
-
-fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
-    let flush = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
+/// How nodes go, and the time between two evictions.
+fn scale_in(
+    flags: &ServeFlags,
+    problems: &mut Vec<Problem>,
+) -> Option<(scale_in::Settings, Option<Duration>)> {
+    let default = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
     let guard = boolean("--daemonset-guard", &flags.daemonset_guard, problems);
-    let flush_beyond = duration("--daemonset-flush-beyond", &flags.daemonset_flush_beyond, &FLUSH, problems);
+    let beyond = duration("--daemonset-flush-beyond", &flags.daemonset_flush_beyond, &FLUSH, problems);
     let patience = unless_none(&flags.patience, |text| duration("--patience", text, &DRAIN, problems));
-    let timeout =
+    let drain_timeout =
         unless_none(&flags.drain_timeout, |text| duration("--drain-timeout", text, &DRAIN, problems));
-    if let (Some(flush), Some(Some(timeout))) = (flush, timeout)
+    if let (Some(flush), Some(Some(timeout))) = (default, drain_timeout)
         && timeout <= flush + LEAST_DRAIN
     {
         let text = format!(
@@ -268,17 +244,26 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
     });
     let wait_for_load_balancers =
         boolean("--wait-for-load-balancers", &flags.wait_for_load_balancers, problems);
-    Some(Drain {
-        flush: flush?,
-        flush_beyond: flush_beyond?,
-        guard: guard?,
+    let operator_at_once = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
+    let on_rebalance = one_of("--on-rebalance", &flags.on_rebalance, &TREATMENTS, problems);
+    let on_scheduled_event = one_of("--on-scheduled-event", &flags.on_scheduled_event, &TREATMENTS, problems);
+    let default = default?;
+    let namespaces = flags.daemonset_flush_namespace.iter().cloned().collect();
+    let settings = scale_in::Settings {
+        installation: None,
+        flush: Flush { default, longest: default + beyond?, namespaces },
         patience: patience?,
-        timeout: timeout?,
+        drain_timeout: drain_timeout?,
         on_deadline: on_deadline?,
-        eviction_pause: eviction_pause?,
+        order_namespaces: flags.drain_order_namespace.iter().cloned().collect(),
         delete_node_after: delete_node_after?,
         wait_for_load_balancers: wait_for_load_balancers?,
-    })
+        on_rebalance: on_rebalance?,
+        on_scheduled_event: on_scheduled_event?,
+        guard: guard?,
+        operator_at_once: operator_at_once?,
+    };
+    Some((settings, eviction_pause?))
 }
 
 /// `Some(None)` if hooks are left as they are.

@@ -9,13 +9,11 @@ use crate::cluster::Candidate;
 use crate::groups::managed_hooks::Managed;
 use crate::groups::selector::Selectors;
 use crate::provider::{Listen, TlsOptions};
-use crate::scale_in::{AtOnce, Flush, OnDeadline, Settings, Treatment};
 use crate::telemetry::LogOptions;
-use crate::template;
+use crate::{scale_in, template};
 
 /// Configuration of `serve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Config {
     /// Where gRPC is served.
     pub listen: Listen,
@@ -49,41 +47,16 @@ pub struct Config {
     pub zero_node_startup_time: bool,
     /// Where prices are from; `None`: none are told.
     pub prices: Option<PriceSource>,
-    /// How long DaemonSet pods get to flush after the last workload.
-    pub daemonset_flush: Duration,
-    /// How much longer a DaemonSet pod can ask for.
-    pub daemonset_flush_beyond: Duration,
-    /// The namespaces where it can; empty: all.
-    pub daemonset_flush_namespaces: Vec<String>,
-    /// The namespaces whose pods can ask for a place in the order of a drain; empty: all.
-    pub drain_order_namespaces: Vec<String>,
-    /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
-    pub daemonset_guard: bool,
-    /// How long a drain that cluster-autoscaler did not request waits for pods that asked not to be disturbed; `None`: no
-    /// limit.
-    pub patience: Option<Duration>,
-    /// Longest time from a scale-in's request to its release; `None`: no limit but the hook's.
-    pub drain_timeout: Option<Duration>,
-    /// What becomes of pods that are left then.
-    pub on_deadline: OnDeadline,
+    /// How nodes go. Of the installation only the cluster knows.
+    pub scale_in: scale_in::Settings,
     /// Time between two evictions, over all nodes; `None`: no limit.
     pub eviction_pause: Option<Duration>,
-    /// How long an instance must be gone before its Node is deleted; `None`: never.
-    pub delete_node_after: Option<Duration>,
-    /// Whether an instance is released only when no load balancer reaches it any more.
-    pub wait_for_load_balancers: bool,
-    /// How many scale-ins that people request run at once in a group.
-    pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.
     pub lifecycle_hook: String,
     /// What the groups' lifecycle hooks are to be like; `None`: they are left as they are.
     pub managed_hooks: Option<Managed>,
     /// URLs of the SQS queues of notices.
     pub queue_urls: Vec<String>,
-    /// What to do on a rebalance recommendation.
-    pub on_rebalance: Treatment,
-    /// What to do when AWS Health announces an event.
-    pub on_scheduled_event: Treatment,
     /// Name of the ConfigMap of learned templates.
     pub templates_config_map: String,
     /// Leader election; `None`: this is the only process.
@@ -103,31 +76,6 @@ pub enum PriceSource {
     Table,
     /// AWS, and the table for what it does not tell.
     Aws,
-}
-
-impl Config {
-    /// Settings of scale-ins.
-    pub fn scale_in_settings(&self) -> Settings {
-        Settings {
-            // The namespace is the cluster's.
-            installation: None,
-            flush: Flush {
-                default: self.daemonset_flush,
-                longest: self.daemonset_flush + self.daemonset_flush_beyond,
-                namespaces: self.daemonset_flush_namespaces.iter().cloned().collect(),
-            },
-            patience: self.patience,
-            drain_timeout: self.drain_timeout,
-            on_deadline: self.on_deadline,
-            order_namespaces: self.drain_order_namespaces.iter().cloned().collect(),
-            delete_node_after: self.delete_node_after,
-            wait_for_load_balancers: self.wait_for_load_balancers,
-            on_rebalance: self.on_rebalance,
-            on_scheduled_event: self.on_scheduled_event,
-            guard: self.daemonset_guard,
-            operator_at_once: self.max_operator_scale_ins,
-        }
-    }
 }
 
 /// Configuration of `simulate`.

@@ -10,7 +10,7 @@ use super::record::{Cause, Record};
 use crate::clock::{later, signed};
 
 /// Settings of scale-ins.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// This installation: its Lease, `namespace/name`. `None`: it has none.
     pub installation: Option<String>,

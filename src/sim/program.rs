@@ -28,10 +28,9 @@ use crate::provider::expander::proto::expander_client::ExpanderClient;
 use crate::provider::listen::Listener;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::provider::{Io, Listen};
-use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::slots::Peer;
 use crate::telemetry::{LogFormat, LogOptions};
-use crate::template::Settings;
+use crate::{scale_in, template};
 
 /// The tag by which the program finds its groups in simulations.
 pub const TAG: &str = "k8s.io/cluster-autoscaler/enabled";
@@ -56,8 +55,6 @@ pub fn config() -> Config {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Config {
         queue_urls: Vec::new(),
-        on_rebalance: Treatment::Cordon,
-        on_scheduled_event: Treatment::Drain,
         listen: Listen::Tcp(nowhere),
         admin_listen: nowhere,
         tls: None,
@@ -71,21 +68,11 @@ pub fn config() -> Config {
         selectors: Selectors::parse(NOBODY, [format!("asg:tag={TAG}")]).unwrap_or_default(),
         refresh_interval: Duration::from_mins(1),
         snapshot_max_age: Duration::from_mins(10),
-        templates: Settings::default(),
+        templates: template::Settings::default(),
         zero_node_startup_time: false,
         prices: None,
-        daemonset_flush: Duration::from_secs(5),
-        daemonset_flush_beyond: Duration::from_mins(2),
-        daemonset_flush_namespaces: Vec::new(),
-        drain_order_namespaces: Vec::new(),
-        patience: None,
-        daemonset_guard: true,
-        drain_timeout: None,
-        on_deadline: OnDeadline::Delete,
+        scale_in: scale_in::Settings::default(),
         eviction_pause: None,
-        delete_node_after: None,
-        wait_for_load_balancers: false,
-        max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".to_owned(),
         managed_hooks: None,
         templates_config_map: "ebbtide-templates".to_owned(),

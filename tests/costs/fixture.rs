@@ -79,10 +79,16 @@ pub(crate) fn provider(nodes: Arc<Nodes>) -> Provider {
     let config = config();
     let aws = Aws::at(aws_client(Arc::new(aws::Aws::new(clock.clone(), 1))));
     let cluster = Cluster::new(cluster::Cluster::new(clock.clone(), 1).client());
-    let settings = config.scale_in_settings();
     let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide", clock.clone()));
-    let intents =
-        Intents::new(cluster, nodes, clock.clone(), Arc::clone(&groups), settings, hooks, Arc::default());
+    let intents = Intents::new(
+        cluster,
+        nodes,
+        clock.clone(),
+        Arc::clone(&groups),
+        config.scale_in,
+        hooks,
+        Arc::default(),
+    );
     let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
     let running = Running::default();
     let sizing = Sizing::new(aws, config.selectors, Arc::clone(&groups), protection, running.clone());

@@ -7,7 +7,6 @@ use ebbtide::scale_in::OnDeadline;
 use ebbtide::sim::aws::Event;
 use ebbtide::sim::cluster::{self, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
-use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
@@ -15,7 +14,7 @@ use crate::journal_queries::{
     a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, is_released, longest_silence,
     notes, released_at, terminations,
 };
-use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Scene, config_with, group, held_group, seconds};
 
 #[tokio::test(start_paused = true)]
 async fn a_pods_absurd_grace_period_costs_no_other_node_anything_and_its_own_hook_is_kept() {
@@ -42,8 +41,7 @@ async fn a_pods_absurd_grace_period_costs_no_other_node_anything_and_its_own_hoo
 
 #[tokio::test(start_paused = true)]
 async fn an_absurd_grace_period_ends_at_the_deadline_and_not_before() {
-    let mut limited = config();
-    limited.drain_timeout = Some(seconds(600));
+    let limited = config_with(|it| it.drain_timeout = Some(seconds(600)));
     let scene = Scene::configured(group(2), limited).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(i64::MAX).exits_after(100_000)]).await;
@@ -58,9 +56,10 @@ async fn an_absurd_grace_period_ends_at_the_deadline_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn an_absurd_grace_period_is_not_over_because_its_timestamp_lies_in_the_past_and_the_kubelet_is_dead() {
-    let mut limited = config();
-    limited.drain_timeout = Some(seconds(3_600));
-    limited.on_deadline = OnDeadline::Wait;
+    let limited = config_with(|it| {
+        it.drain_timeout = Some(seconds(3_600));
+        it.on_deadline = OnDeadline::Wait;
+    });
     for grace in [9_000_000_000_000_000_000, i64::MAX] {
         let scene = Scene::configured(group(2), limited.clone()).await;
         let machine = scene.first();
@@ -110,8 +109,7 @@ async fn a_panic_in_the_work_on_one_node_costs_that_node_a_pause_and_nobody_else
 #[tokio::test(start_paused = true)]
 async fn a_panic_after_the_wall_clock_was_set_moves_no_deadline() {
     for by in [SignedDuration::from_hours(-1), SignedDuration::from_hours(1)] {
-        let mut config = config();
-        config.drain_timeout = Some(seconds(900));
+        let config = config_with(|it| it.drain_timeout = Some(seconds(900)));
         let way = |cluster| kube_client(Arc::new(Cursed(cluster)));
         let scene = Scene::made(World::new(1), group(2), config, way).await;
         let machine = scene.first();

@@ -14,7 +14,7 @@ use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, decrements, eviction_requests, has_exited, in_phase, is_asked,
     is_released, longest_silence, released_at, terminations,
 };
-use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Scene, config_with, group, held_group, seconds};
 
 const HOUR: u64 = 3_600;
 
@@ -74,7 +74,7 @@ fn aws_is_away(world: &World) {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_ours_that_passes_without_the_api_server_cuts_nobody() {
-    let limited = Config { drain_timeout: Some(seconds(1_800)), ..config() };
+    let limited = config_with(|it| it.drain_timeout = Some(seconds(1_800)));
     for group in [group(2), held_group(2, 120)] {
         let scene = Scene::configured(group, limited.clone()).await;
         let machine = scene.first();

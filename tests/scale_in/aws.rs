@@ -4,13 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ebbtide::config::Config;
 use ebbtide::sim::aws::{
     Behaviour, Bucket, Death, Event, GroupSpec, HookResult, HookSpec, LifecycleState, Lose, Operation,
     TerminationCause, Timing, Trouble, Which,
 };
 use ebbtide::sim::cluster::{By, Event as ClusterEvent, NodeChange, pod};
-use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
@@ -19,7 +17,7 @@ use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, in_phase,
     is_asked, longest_silence, moments, notes, released_at, terminations,
 };
-use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Machine, RECORD, Scene, config_with, group, held_group, seconds};
 
 const DESCRIBE: [Operation; 1] = [Operation::DescribeAutoScalingGroups];
 
@@ -171,7 +169,7 @@ async fn a_machine_that_dies_while_it_is_held_does_not_hold_its_node_for_two_day
 #[tokio::test(start_paused = true)]
 async fn log_lines_are_lost_where_daemonset_pods_get_no_time_to_flush_and_only_there() {
     for (flush, lost) in [(0, true), (5, false)] {
-        let config = Config { daemonset_flush: seconds(flush), ..config() };
+        let config = config_with(|it| it.flush.default = seconds(flush));
         for group in groups() {
             // The machine stops as soon as it is let go.
             let group = group.timing(Timing { deregister: Span::NONE, ..Timing::PUBLISHED });

@@ -19,7 +19,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::scene::{Scene, group, held_group, seconds};
+use crate::scene::{Scene, config_with, group, held_group, seconds};
 
 async fn checked(scene: &Scene) -> Report {
     checked_with(scene, &config()).await
@@ -174,7 +174,7 @@ async fn load_balancers_are_asked_for_only_where_nodes_wait_for_them() {
     let report = checked(&scene).await;
     assert_eq!(calls(), [0; 3]);
     assert_eq!(about(&report, "groups", "web"), []);
-    let config = Config { wait_for_load_balancers: true, ..config() };
+    let config = config_with(|it| it.wait_for_load_balancers = true);
     assert_eq!(troubles(&checked_with(&scene, &config).await), []);
     assert_eq!(calls(), [1; 3]);
     scene.world.aws.deny(Operation::DescribeTargetHealth, true);

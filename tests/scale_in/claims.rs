@@ -13,7 +13,7 @@ use crate::journal_queries::{
     TERMINATE, assert_nothing_lost, decrements, has_exited, in_phase, is_asked, is_released, notes,
     terminations,
 };
-use crate::scene::{Cause, EVER, Machine, RECORD, Scene, group, held_group, seconds};
+use crate::scene::{Cause, EVER, Machine, RECORD, Scene, config_with, group, held_group, seconds};
 
 const LONG_AGO: &str = "2025-12-31T00:00:00Z";
 const FAR_AHEAD: &str = "2199-01-01T00:00:00Z";
@@ -35,7 +35,7 @@ fn with(mut record: Value, changes: &[(&str, &str)]) -> Value {
 }
 
 fn within_minutes(minutes: u64) -> Config {
-    Config { drain_timeout: Some(seconds(60 * minutes)), ..config() }
+    config_with(|it| it.drain_timeout = Some(seconds(60 * minutes)))
 }
 
 impl Scene {

@@ -14,7 +14,7 @@ use jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
 use crate::journal_queries::{
     asked, decrements, in_phase, is_asked, is_released, longest_silence, notes, phase_at, released_at,
 };
-use crate::scene::{Cause, Scene, group, held_group, running, seconds};
+use crate::scene::{Cause, Scene, config_with, group, held_group, running, seconds};
 use crate::status::status;
 
 const STEPS: [SignedDuration; 2] = [SignedDuration::from_hours(-1), SignedDuration::from_hours(1)];
@@ -160,8 +160,7 @@ async fn a_step_while_the_node_flushes_neither_shortens_nor_lengthens_that() {
 #[tokio::test(start_paused = true)]
 async fn a_step_under_a_deadline_moves_it_for_nobody() {
     for by in STEPS {
-        let mut config = ebbtide::sim::program::config();
-        config.drain_timeout = Some(seconds(900));
+        let config = config_with(|it| it.drain_timeout = Some(seconds(900)));
         let scene = Scene::configured(group(2), config).await;
         let machine = scene.first();
         scene

@@ -12,10 +12,18 @@ use crate::journal_queries::{
     a_hook_timed_out, asked, aws_moments, graces, has_exited, is_asked, last_exit, notes, records,
     released_at,
 };
-use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Machine, Scene, config_with, group, held_group, seconds};
 
 fn within(minutes: u64) -> Config {
-    Config { drain_timeout: Some(seconds(60 * minutes)), ..config() }
+    config_with(|it| it.drain_timeout = Some(seconds(60 * minutes)))
+}
+
+/// Five minutes, after which it rather waits.
+fn waiting() -> Config {
+    config_with(|it| {
+        it.drain_timeout = Some(seconds(300));
+        it.on_deadline = OnDeadline::Wait;
+    })
 }
 
 /// Drains a node with one pod that its budget never lets go (or that is patient). Returns the scene when it has gone.
@@ -167,7 +175,7 @@ async fn a_group_that_keeps_what_its_hook_lets_go_needs_no_heartbeats_for_a_budg
 
 #[tokio::test(start_paused = true)]
 async fn at_a_limit_that_is_only_ours_a_drain_that_is_to_wait_deletes_nothing_and_names_pods_and_budgets() {
-    let config = Config { on_deadline: OnDeadline::Wait, ..within(5) };
+    let config = waiting();
     for cause in [Cause::Autoscaler, Cause::Operator] {
         let scene = Scene::configured(group(2), config.clone()).await;
         let machine = scene.first();
@@ -227,7 +235,7 @@ async fn a_tag_that_cannot_be_read_leaves_the_flag_and_none_takes_it_away() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_ends_the_wait_of_a_drain_that_would_rather_wait() {
-    let config = Config { on_deadline: OnDeadline::Wait, ..within(5) };
+    let config = waiting();
     let stays = pod("web").grace(60).exits_after(55);
     let (scene, machine, requested) =
         with_a_pod_that_stays(held_group(2, 30), config, stays, Cause::Autoscaler).await;

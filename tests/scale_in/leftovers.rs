@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Event, Fault, Timing, Verb, pod};
-use ebbtide::sim::program::{Program, config, second};
+use ebbtide::sim::program::{Program, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
 use crate::journal_queries::{is_released, notes};
-use crate::scene::{Cause, EVER, Machine, Scene, group, held_group, seconds};
+use crate::scene::{Cause, EVER, Machine, Scene, config_with, group, held_group, seconds};
 
 /// From now on no cloud controller works in the cluster.
 pub(crate) fn no_cloud_controller(scene: &Scene) {
@@ -18,7 +18,7 @@ pub(crate) fn no_cloud_controller(scene: &Scene) {
 }
 
 fn deleting() -> Config {
-    Config { delete_node_after: Some(seconds(900)), ..config() }
+    config_with(|it| it.delete_node_after = Some(seconds(900)))
 }
 
 fn is_off(world: &World, machine: &Machine) -> bool {

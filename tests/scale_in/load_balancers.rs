@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use crate::journal_queries::{
     a_hook_timed_out, assert_nothing_lost, in_phase, is_asked, notes, phase_at, released_at,
 };
-use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Machine, Scene, config_with, group, held_group, seconds};
 
 const LOOKS: [Operation; 3] = [
     Operation::DescribeTargetGroups,
@@ -20,7 +20,7 @@ const LOOKS: [Operation; 3] = [
 ];
 
 fn waits() -> Config {
-    Config { wait_for_load_balancers: true, ..config() }
+    config_with(|it| it.wait_for_load_balancers = true)
 }
 
 /// A scene whose nodes are targets of these target groups, and the ARNs of these.
@@ -159,7 +159,8 @@ async fn the_limits_of_a_hook_and_of_a_drain_win() {
     assert!(held > SignedDuration::from_secs(2_800), "{held}");
     assert!(!a_hook_timed_out(&scene.world));
 
-    let limited = Config { drain_timeout: Some(seconds(180)), ..waits() };
+    let mut limited = waits();
+    limited.scale_in.drain_timeout = Some(seconds(180));
     let (scene, _) = behind([forever()], group(2), limited).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(150).exits_after(140)]).await;

@@ -25,7 +25,7 @@ use tracing::Level;
 
 use crate::absurd::Cursed;
 use crate::journal_queries::{aws_moments, is_asked, moments};
-use crate::scene::{EVER, RECORD, group, held_group, seconds};
+use crate::scene::{EVER, RECORD, config_with, group, held_group, seconds};
 use crate::status::get;
 
 /// The program on a world, and where it tells how it does.
@@ -175,7 +175,7 @@ async fn how_soon_a_long_drain_deletes_pods_is_told_once_half_of_the_time_until_
     const LEFT: &str = "ebbtide_scale_in_nearest_limit_seconds";
     // A hundred heartbeats of half a minute, of which the pod's grace takes ten; a limit of twenty minutes is somebody's choice.
     for (drain_timeout, is_told) in [(None, true), (Some(seconds(1_200)), false)] {
-        let scene = Watched::on(held_group(2, 30), Config { drain_timeout, ..config() }).await;
+        let scene = Watched::on(held_group(2, 30), config_with(|it| it.drain_timeout = drain_timeout)).await;
         let (world, name) = (&scene.world, scene.nodes[0].as_str());
         world.cluster.add(pod("patient").on(name).grace(600).annotation("ebbtide/drain", "wait"));
         scene.until(|w| !moments(w, |e| matches!(e, Event::PodRunning { .. })).is_empty()).await;
@@ -234,8 +234,7 @@ async fn a_scale_in_that_a_person_calls_off_is_told_as_cancelled() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_and_defects_are_counted() {
-    let mut config = config();
-    config.max_operator_scale_ins = AtOnce::Number(1);
+    let config = config_with(|it| it.operator_at_once = AtOnce::Number(1));
     let scene = Watched::on(group(3), config).await;
     for (name, node) in ["cursed", "web"].iter().zip(&scene.nodes) {
         scene.world.cluster.add(pod(*name).on(node).grace(50_000).exits_after(40_000));
@@ -254,8 +253,7 @@ async fn requests_that_wait_and_defects_are_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_api_server_and_the_deletions_at_the_deadline_are_counted() {
-    let mut config = config();
-    config.drain_timeout = Some(seconds(1_200));
+    let config = config_with(|it| it.drain_timeout = Some(seconds(1_200)));
     let scene = Watched::on(group(2), config).await;
     let (cluster, name) = (&scene.world.cluster, scene.nodes[0].as_str());
     cluster.add(budget("held").min_available(1)).add(pod("held").on(name));
@@ -363,7 +361,7 @@ async fn groups_that_come_and_go_and_that_there_are_none_is_told() {
 async fn scale_ins_that_load_balancers_hold_are_counted() {
     let world = World::plain(1);
     world.aws.add_target_group(TargetGroupSpec::named("k8s-web").delay(120));
-    let config = Config { wait_for_load_balancers: true, ..config() };
+    let config = config_with(|it| it.wait_for_load_balancers = true);
     let watched = Watched::of(world, group(2), config).await;
     let held = "ebbtide_scale_ins_held_by_load_balancers";
     assert_eq!(value(&watched.scrape().await, held), Some(0.0));

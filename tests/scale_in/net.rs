@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ebbtide::config::Config;
 use ebbtide::sim::aws::{Event as AwsEvent, HookResult, LifecycleState, Power, TerminationCause};
 use ebbtide::sim::cluster::{By, Event, budget, pod, replica_set};
 use ebbtide::sim::program::{Program, second};
@@ -50,7 +49,8 @@ async fn every_replica_is_dead_for_three_hours_beyond_a_drain_timeout_and_no_wor
 }
 
 async fn dead_for_three_hours(drain_timeout: Option<Duration>) {
-    let config = Config { drain_timeout, ..managed(true) };
+    let mut config = managed(true);
+    config.scale_in.drain_timeout = drain_timeout;
     let another = |scene: &Scene| Program::start(&scene.world, second(config.clone()));
     let mut scene = Scene::configured(group(10), config.clone()).await;
     let second = another(&scene);

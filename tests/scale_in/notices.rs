@@ -21,7 +21,7 @@ use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, has_exited, in_phase, is_asked,
     is_released, notes, phase_at, records, released_at,
 };
-use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group, seconds};
+use crate::scene::{Cause, Machine, Scene, config_with, five_on_each, group, held_group, seconds};
 use crate::status::{get, status};
 
 /// The queue's URL, of a world whose events go there, and a configuration that reads it.
@@ -479,7 +479,7 @@ async fn a_message_is_deleted_once_its_node_is_closed_whatever_the_wall_clock_wa
 
 #[tokio::test(start_paused = true)]
 async fn a_recommendation_is_the_groups_affair_where_it_rebalances_capacity_and_can_mean_a_drain() {
-    let config = Config { on_rebalance: Treatment::Drain, ..config() };
+    let config = config_with(|it| it.on_rebalance = Treatment::Drain);
     let (scene, _) = scene_of(held_group(2, 300).rebalancing_capacity(), config.clone()).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name)]).await;
@@ -517,7 +517,7 @@ async fn scheduled_maintenance_is_a_drain_or_a_cordon_that_ends_when_it_is_calle
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
 
-    let config = Config { on_scheduled_event: Treatment::Cordon, ..config() };
+    let config = config_with(|it| it.on_scheduled_event = Treatment::Cordon);
     let (scene, url) = scene_of(group(2), config).await;
     let machine = scene.first();
     scene.world.aws.schedule_change(&change(&scene.world, "upcoming"), &[&machine.instance]);
@@ -530,7 +530,7 @@ async fn scheduled_maintenance_is_a_drain_or_a_cordon_that_ends_when_it_is_calle
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_closed_for_maintenance_is_told_for_as_long_as_it_is() {
-    let config = Config { on_scheduled_event: Treatment::Cordon, ..config() };
+    let config = config_with(|it| it.on_scheduled_event = Treatment::Cordon);
     let (scene, _) = scene_of(group(2), config).await;
     let machine = scene.first();
     let change = |status: &str| ScheduledChange {
@@ -659,7 +659,7 @@ async fn a_request_on_a_node_whose_maintenance_is_weeks_away_waits_for_its_turn_
 
 #[tokio::test(start_paused = true)]
 async fn the_call_off_of_one_event_lifts_no_cordon_of_another() {
-    let config = Config { on_scheduled_event: Treatment::Cordon, ..config() };
+    let config = config_with(|it| it.on_scheduled_event = Treatment::Cordon);
     let (scene, url) = scene_of(group(2), config).await;
     let machine = scene.first();
     let change = |id: &str, hours: i64, status: &str| ScheduledChange {

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::journal_queries::{asked, is_asked, moments, notes, released_at};
-use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Scene, config_with, group, held_group, seconds};
 
 fn ordered(name: &str, order: &str) -> PodSpec {
     pod(name).annotation("ebbtide/drain-order", order)
@@ -69,7 +69,7 @@ async fn a_blocked_earlier_order_holds_later_ones_and_that_is_told() {
 }
 
 fn within(limit: u64) -> Config {
-    Config { drain_timeout: Some(seconds(limit)), ..config() }
+    config_with(|it| it.drain_timeout = Some(seconds(limit)))
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,8 +111,7 @@ async fn where_time_is_short_orders_give_way_and_graces_do_not() {
 
 #[tokio::test(start_paused = true)]
 async fn an_order_that_is_no_number_or_not_the_namespaces_to_ask_for_counts_as_none() {
-    let mut only_mesh = config();
-    only_mesh.drain_order_namespaces = vec!["mesh".to_owned()];
+    let only_mesh = config_with(|it| it.order_namespaces = ["mesh".to_owned()].into());
     for (config, order, is_told) in [(config(), "last", true), (only_mesh, "1", false)] {
         let scene = Scene::configured(group(2), config).await;
         let machine = scene.first();

@@ -95,7 +95,8 @@ async fn the_program_calls_all_that_its_policies_allow_and_nothing_else() {
     }
     world.aws.add_target_group(TargetGroupSpec::named("k8s-web").delay(60));
     let prices = Some(PriceSource::Aws);
-    let config = Config { queue_urls: vec![queue], wait_for_load_balancers: true, prices, ..managed(true) };
+    let mut config = Config { queue_urls: vec![queue], prices, ..managed(true) };
+    config.scale_in.wait_for_load_balancers = true;
     let scene = Scene::on(world, group(4), config.clone()).await;
     let web = scene.world.aws.group("web").expect("the group");
     let is_webs = |machine: &Machine| web.instances.iter().any(|instance| instance.id == machine.instance);

@@ -1,16 +1,14 @@
 //! Pods that are asked to go are told by an Event.
 
-use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
-use ebbtide::sim::program::config;
 use jiff::SignedDuration;
 
 use crate::journal_queries::{asked, notes, pod_notes};
-use crate::scene::{Cause, Scene, group, seconds};
+use crate::scene::{Cause, Scene, config_with, group, seconds};
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_evicted_or_deleted_is_told_once_by_which_node_and_why() {
-    let config = Config { drain_timeout: Some(seconds(120)), ..config() };
+    let config = config_with(|it| it.drain_timeout = Some(seconds(120)));
     let scene = Scene::configured(group(2), config).await;
     let machine = scene.first();
     let on = machine.name.as_str();

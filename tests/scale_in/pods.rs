@@ -1,9 +1,10 @@
 //! Each kind of pod is treated as its kind is.
 
-use ebbtide::config::Config;
+use std::collections::BTreeSet;
+
+use ebbtide::scale_in::Flush;
 use ebbtide::sim::aws::Event as AwsEvent;
 use ebbtide::sim::cluster::{By, Event, Fault, Verb, budget, daemon_set, pod, replica_set};
-use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +13,7 @@ use crate::journal_queries::{
     a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, last_exit, moments, notes,
     phase_at, released_at,
 };
-use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Scene, config_with, group, held_group, seconds};
 
 #[tokio::test(start_paused = true)]
 async fn mirror_pods_and_finished_pods_are_left_alone_and_hold_nothing_up() {
@@ -306,11 +307,10 @@ async fn a_daemonset_that_the_watch_does_not_show_yet_is_asked_for_before_its_po
 
 #[tokio::test(start_paused = true)]
 async fn a_tenants_daemonset_holds_a_flush_no_longer_than_is_allowed() {
-    let beyond = seconds(20);
-    let named = vec!["logging".to_owned()];
-    for (namespaces, flush) in [(Vec::new(), 25), (named, 5)] {
+    let named = BTreeSet::from(["logging".to_owned()]);
+    for (namespaces, flush) in [(BTreeSet::new(), 25), (named, 5)] {
         let config =
-            Config { daemonset_flush_beyond: beyond, daemonset_flush_namespaces: namespaces, ..config() };
+            config_with(|it| it.flush = Flush { default: seconds(5), longest: seconds(25), namespaces });
         let scene = Scene::configured(group(2), config).await;
         let machine = scene.first();
         scene.run([daemon_set("agent").annotation("ebbtide/flush-seconds", "1800")]).await;
@@ -326,7 +326,7 @@ async fn a_tenants_daemonset_holds_a_flush_no_longer_than_is_allowed() {
 #[tokio::test(start_paused = true)]
 async fn patience_with_pods_that_asked_not_to_be_disturbed_ends_where_the_autoscaler_has_not_asked() {
     for (cause, ends) in [(Cause::Operator, true), (Cause::Group, true), (Cause::Autoscaler, false)] {
-        let config = Config { patience: Some(seconds(600)), ..config() };
+        let config = config_with(|it| it.patience = Some(seconds(600)));
         let scene = Scene::configured(held_group(2, 300), config).await;
         let machine = scene.first();
         let patient = pod("web").on(&machine.name).annotation("ebbtide/drain", "wait");

@@ -9,7 +9,7 @@ use ebbtide::sim::program::config;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::journal_queries::{asked, notes};
-use crate::scene::{Cause, Scene, group, seconds};
+use crate::scene::{Cause, Scene, config_with, group, seconds};
 
 /// When pods were asked to go, and on which node: their names begin with it.
 fn asked_where(scene: &Scene) -> Vec<(Timestamp, String)> {
@@ -60,8 +60,7 @@ async fn evictions_of_all_nodes_keep_to_the_rate_and_nodes_take_turns() {
 async fn no_deadline_waits_for_the_rate() {
     let config = Config {
         eviction_pause: Some(Duration::from_secs(100)),
-        drain_timeout: Some(seconds(120)),
-        ..config()
+        ..config_with(|it| it.drain_timeout = Some(seconds(120)))
     };
     let scene = Scene::configured(group(2), config).await;
     let machine = scene.first();
@@ -96,7 +95,7 @@ async fn fifty_evictions_are_under_way_at_once_over_all_nodes() {
 
 #[tokio::test(start_paused = true)]
 async fn no_deadline_waits_for_evictions_that_hang() {
-    let config = Config { drain_timeout: Some(seconds(120)), ..config() };
+    let config = config_with(|it| it.drain_timeout = Some(seconds(120)));
     let scene = Scene::configured(group(2), config).await;
     let machine = scene.first();
     let pods = (0..105).map(|k| pod(format!("web-{k}").as_str()).grace(40).exits_after(35).on(&machine.name));
@@ -113,7 +112,7 @@ async fn no_deadline_waits_for_evictions_that_hang() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_its_turn_is_not_evicted_once_its_scale_in_is_called_off() {
-    let config = Config { drain_timeout: Some(seconds(120)), ..config() };
+    let config = config_with(|it| it.drain_timeout = Some(seconds(120)));
     let scene = Scene::configured(group(2), config).await;
     let machine = scene.first();
     // The last calls of all are near from the beginning.

@@ -21,7 +21,7 @@ use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, aws_moments, decrements, has_exited, in_phase, is_asked, moments,
     notes, released_at, terminations,
 };
-use crate::scene::{Cause, RECORD, Scene, group, held_group, seconds};
+use crate::scene::{Cause, RECORD, Scene, config_with, group, held_group, seconds};
 
 /// Somebody else's client of the same AWS.
 fn person(scene: &Scene) -> Client {
@@ -195,7 +195,7 @@ async fn what_the_group_has_replaced_since_the_last_description_costs_no_healthy
 #[tokio::test(start_paused = true)]
 async fn the_same_without_a_hook_while_daemonset_pods_flush() {
     let refresh_interval = Duration::from_mins(5);
-    let rarely = Config { refresh_interval, daemonset_flush: seconds(100), ..config() };
+    let rarely = Config { refresh_interval, ..config_with(|it| it.flush.default = seconds(100)) };
     let scene = Scene::configured(group(2), rarely).await;
     scene.pass_some(seconds(60)).await;
     let machine = scene.first();
@@ -212,7 +212,7 @@ async fn the_same_without_a_hook_while_daemonset_pods_flush() {
 #[tokio::test(start_paused = true)]
 async fn the_same_while_aws_says_nothing_of_the_group() {
     let refresh_interval = Duration::from_mins(5);
-    let rarely = Config { refresh_interval, daemonset_flush: seconds(10), ..config() };
+    let rarely = Config { refresh_interval, ..config_with(|it| it.flush.default = seconds(10)) };
     let group = group(2).hook(HookSpec::terminating("another").heartbeat(120));
     let scene = Scene::configured(group, rarely).await;
     scene.pass_some(seconds(60)).await;
@@ -231,7 +231,7 @@ async fn the_same_while_aws_says_nothing_of_the_group() {
 #[tokio::test(start_paused = true)]
 async fn what_was_set_aside_since_the_last_description_costs_no_healthy_instance() {
     let refresh_interval = Duration::from_mins(5);
-    let rarely = Config { refresh_interval, daemonset_flush: seconds(100), ..config() };
+    let rarely = Config { refresh_interval, ..config_with(|it| it.flush.default = seconds(100)) };
     let scene = Scene::configured(group(3), rarely).await;
     scene.pass_some(seconds(60)).await;
     let machine = scene.first();
@@ -336,8 +336,7 @@ async fn a_look_that_leaves_an_instance_out_once_does_not_end_its_scale_in() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_deleted_at_a_deadline_bears_the_condition_that_spares_its_job() {
-    let mut limited = config();
-    limited.drain_timeout = Some(seconds(300));
+    let limited = config_with(|it| it.drain_timeout = Some(seconds(300)));
     let scene = Scene::configured(group(2), limited).await;
     let machine = scene.first();
     scene.world.cluster.add(budget("web").min_available(1));
@@ -358,8 +357,7 @@ async fn a_pod_deleted_at_a_deadline_bears_the_condition_that_spares_its_job() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_whose_status_may_not_be_written_is_deleted_at_its_deadline_all_the_same() {
-    let mut limited = config();
-    limited.drain_timeout = Some(seconds(300));
+    let limited = config_with(|it| it.drain_timeout = Some(seconds(300)));
     let scene = Scene::configured(group(2), limited).await;
     let machine = scene.first();
     scene.world.cluster.forbid(Verb::Patch, "pods/status");

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ebbtide::config::Config;
 use ebbtide::scale_in::AtOnce;
 use ebbtide::sim::aws::LaunchFailure;
 use ebbtide::sim::cluster::{Event, Name, NodeChange, Verb, pod};
-use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use serde_json::json;
 
 use crate::journal_queries::{assert_nothing_lost, has_exited, is_asked, is_released, notes};
-use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Machine, RECORD, Scene, config_with, group, held_group, seconds};
 
 /// The Nodes whose scale-in for a person has begun, in the order of that.
 fn begun(world: &World) -> Vec<String> {
@@ -69,7 +67,7 @@ async fn of_many_requests_no_more_are_carried_out_at_once_than_are_allowed_and_t
 
 #[tokio::test(start_paused = true)]
 async fn requests_made_at_one_moment_are_not_all_carried_out_at_once() {
-    let three = Config { max_operator_scale_ins: AtOnce::Number(3), ..config() };
+    let three = config_with(|it| it.operator_at_once = AtOnce::Number(3));
     let scene = Scene::configured(group(10), three).await;
     let machines = scene.machines();
     for machine in &machines {

@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use ebbtide::commands::check::needed;
-use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Cluster, EBBTIDE, Fault, Rights, Timing, Verb, budget, pod};
 use ebbtide::sim::http::{Bearer, Lost, Request, Response, World as Service, kube_client};
-use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -19,7 +17,9 @@ use serde_json::{Value, json};
 
 use crate::journal_queries::{is_asked, is_released};
 use crate::leftovers::no_cloud_controller;
-use crate::scene::{Cause, DS_EVICTION, Machine, RECORD, Scene, TO_BE_DELETED, held_group, seconds};
+use crate::scene::{
+    Cause, DS_EVICTION, Machine, RECORD, Scene, TO_BE_DELETED, config_with, held_group, seconds,
+};
 
 /// The API server as the bearer of a token sees it, and all that was asked of it: verb, group, resource, and the name where
 /// there is one.
@@ -115,8 +115,10 @@ fn under_policies(cluster: &Cluster) {
 async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
     let asked = Arc::new(Mutex::new(BTreeSet::new()));
     let seen = Arc::clone(&asked);
-    let config =
-        Config { drain_timeout: Some(seconds(60)), delete_node_after: Some(seconds(120)), ..config() };
+    let config = config_with(|it| {
+        it.drain_timeout = Some(seconds(60));
+        it.delete_node_after = Some(seconds(120));
+    });
     let world = World::new(1);
     under_policies(&world.cluster);
     shipped(&world.cluster).await;
@@ -156,7 +158,7 @@ async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
 
 #[test]
 fn check_asks_for_the_rights_that_the_roles_give() {
-    let config = Config { delete_node_after: Some(seconds(120)), ..config() };
+    let config = config_with(|it| it.delete_node_after = Some(seconds(120)));
     let asked: BTreeSet<_> = needed(&config, "kube-system")
         .into_iter()
         .map(|needed| {

@@ -11,6 +11,7 @@ use ebbtide::provider::proto::{
     ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
     NodeGroupTargetSizeRequest, RefreshRequest,
 };
+use ebbtide::scale_in::Settings;
 use ebbtide::sim::aws::{GroupSpec, HookSpec, LifecycleState, TerminationCause};
 use ebbtide::sim::cluster::{Cluster, Event, Fixture, Name, daemon_set, pod};
 use ebbtide::sim::program::{Program, TAG, config};
@@ -34,6 +35,13 @@ pub(crate) const DS_EVICTION: &str = "cluster-autoscaler.kubernetes.io/enable-ds
 
 pub(crate) const fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
+}
+
+/// The program's configuration with these settings of scale-ins changed.
+pub(crate) fn config_with(change: impl FnOnce(&mut Settings)) -> Config {
+    let mut config = config();
+    change(&mut config.scale_in);
+    config
 }
 
 /// A group of `m5.large`, tagged for the program, with this many instances in service.

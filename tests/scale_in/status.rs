@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use ebbtide::config::Config;
 use ebbtide::sim::aws::TargetGroupSpec;
 use ebbtide::sim::cluster::{budget, pod};
 use ebbtide::sim::program::{Program, config, second};
@@ -12,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::journal_queries::{is_asked, notes};
-use crate::scene::{Cause, Scene, group, seconds};
+use crate::scene::{Cause, Scene, config_with, group, seconds};
 
 /// What an admin endpoint answers.
 pub(crate) async fn get(admin: SocketAddr, path: &str) -> String {
@@ -155,7 +154,7 @@ async fn a_process_that_does_not_lead_says_who_does_and_what_the_nodes_tell() {
 async fn an_operator_sees_which_load_balancers_hold_a_release() {
     let world = World::new(1);
     world.aws.add_target_group(TargetGroupSpec::named("k8s-web").delay(120));
-    let scene = Scene::on(world, group(2), Config { wait_for_load_balancers: true, ..config() }).await;
+    let scene = Scene::on(world, group(2), config_with(|it| it.wait_for_load_balancers = true)).await;
     let machine = scene.first();
     // Until the controller has registered the nodes.
     scene.pass_some(seconds(30)).await;

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Cluster, Name, Verb, budget, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
-use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::program::Program;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
@@ -19,7 +18,7 @@ use tracing::Level;
 
 use crate::journal_queries::{decrements, graces, is_asked, notes};
 use crate::replicas::other;
-use crate::scene::{Cause, Scene, five_on_each, group, held_group, seconds};
+use crate::scene::{Cause, Scene, config_with, five_on_each, group, held_group, seconds};
 
 /// A webhook that hangs, while it is there.
 #[derive(Clone)]
@@ -136,7 +135,7 @@ async fn pods_whose_evictions_take_as_long_as_a_webhook_may_leave_within_a_minut
 async fn a_deletion_at_the_deadline_that_takes_as_long_as_a_webhook_may_leaves_the_grace_whole() {
     let deletes = |request: &Request| request.method() == "DELETE" && request.uri().path().contains("/pods/");
     let hang = Hang::of(deletes, DEFAULT);
-    let config = Config { drain_timeout: Some(seconds(300)), ..config() };
+    let config = config_with(|it| it.drain_timeout = Some(seconds(300)));
     let scene = Scene::made(World::new(1), group(2), config, hang.way()).await;
     let machine = scene.first();
     scene.world.cluster.add(budget("web").min_available(1));

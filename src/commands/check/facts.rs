@@ -166,7 +166,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         let _ = Box::pin(aws.scaling_activities(&group.asg.name, clock.now(), 1, |_| false)).await;
         let _ = Box::pin(aws.tagged_instances(PROTECTION_TAG)).await;
     }
-    let load_balancers = if config.wait_for_load_balancers { targets(aws).await } else { Ok(()) };
+    let load_balancers = if config.scale_in.wait_for_load_balancers { targets(aws).await } else { Ok(()) };
     let prices = match config.prices {
         Some(PriceSource::Aws) => Box::pin(some_prices(aws, clock)).await,
         _ => Ok(()),
@@ -193,8 +193,8 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         leases: leases.ok(),
         tls: tls(config, clock),
         lifecycle_hook: config.lifecycle_hook.clone(),
-        flush: config.daemonset_flush,
-        drain_timeout: config.drain_timeout,
+        flush: config.scale_in.flush.default,
+        drain_timeout: config.scale_in.drain_timeout,
     }
 }
 

@@ -46,7 +46,7 @@ pub fn needed<'a>(config: &'a Config, namespace: &'a str) -> Vec<Needed<'a>> {
         }
     }
     let mut also = |right, need| all.push(Needed { right, need });
-    let guards = if config.daemonset_guard {
+    let guards = if config.scale_in.guard {
         Need::For("--daemonset-guard")
     } else {
         Need::Optional("the guard of DaemonSet pods, which is off")
@@ -62,7 +62,7 @@ pub fn needed<'a>(config: &'a Config, namespace: &'a str) -> Vec<Needed<'a>> {
     if config.expander_events {
         also(Right { namespace, ..events }, Need::For("--expander-events"));
     }
-    if config.delete_node_after.is_some() {
+    if config.scale_in.delete_node_after.is_some() {
         let delete = Right { verb: "delete", resource: "nodes", ..Right::default() };
         also(delete, Need::For("--delete-node-after"));
     }

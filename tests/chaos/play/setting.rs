@@ -7,7 +7,7 @@ use std::time::Duration;
 use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::groups::managed_hooks::Managed;
-use ebbtide::scale_in::{OnDeadline, Treatment};
+use ebbtide::scale_in::{Flush, OnDeadline, Settings, Treatment};
 use ebbtide::sim::autoscaler::{Autoscaler, Client, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, HookResult, HookSpec, MixedSpec, QueueSpec, TemplateData, WarmPoolSpec};
 use ebbtide::sim::ca_drain::{self, clean_up};
@@ -172,14 +172,18 @@ fn configured(flags: &Flags) -> Config {
         base.selectors.clone()
     };
     let seconds = |n: u32| Duration::from_secs(u64::from(n));
+    let flush = seconds(flags.flush);
     Config {
         selectors,
         managed_hooks: flags.manages_hooks.then_some(Managed { heartbeat: seconds(MANAGED), retain: true }),
-        drain_timeout: flags.drain_timeout.map(seconds),
-        on_deadline: if flags.waits_at_deadline { OnDeadline::Wait } else { OnDeadline::Delete },
-        patience: flags.patience.map(seconds),
-        daemonset_flush: seconds(flags.flush),
-        on_rebalance: if flags.drains_on_rebalance { Treatment::Drain } else { Treatment::Cordon },
+        scale_in: Settings {
+            drain_timeout: flags.drain_timeout.map(seconds),
+            on_deadline: if flags.waits_at_deadline { OnDeadline::Wait } else { OnDeadline::Delete },
+            patience: flags.patience.map(seconds),
+            flush: Flush { default: flush, longest: flush + seconds(120), namespaces: BTreeSet::new() },
+            on_rebalance: if flags.drains_on_rebalance { Treatment::Drain } else { Treatment::Cordon },
+            ..Settings::default()
+        },
         ..base
     }
 }
