@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 
-use super::cache::MISSING;
-use crate::aws::{Aws, AwsError, Requirements};
+use super::cache::{MISSING, Round};
+use crate::aws::{AwsError, Requirements};
 use crate::clock::{later, signed};
 
 /// How long a list of types serves: AWS adds types every few weeks.
@@ -40,17 +40,15 @@ impl AttributeSelection {
         self.0.get(key)?.types.as_deref()
     }
 
-    /// Asks for what is due, counting `answers`, and forgets all other keys. Returns the first error; the other calls are made all the same.
+    /// Asks for what is due, and forgets all other keys. Returns the first error; the other calls are made all the same.
     pub(super) async fn refresh(
         &mut self,
-        aws: &Aws,
         mut wanted: BTreeMap<Key, Requirements>,
-        now: Timestamp,
-        spare: &mut bool,
-        answers: &mut usize,
+        round: &mut Round<'_>,
     ) -> Result<(), AwsError> {
         self.0.retain(|key, _| wanted.contains_key(key));
-        let due = self.due(wanted.keys(), now, spare);
+        let (aws, now) = (round.aws, round.now);
+        let due = self.due(wanted.keys(), now, &mut round.spare);
         let due: Vec<_> = due.into_iter().filter_map(|key| wanted.remove_entry(&key)).collect();
         let told = futures::stream::iter(due).map(|(key, requirements)| async move {
             let told = aws.instance_types_from_requirements(&requirements, key.1).await;
@@ -59,7 +57,7 @@ impl AttributeSelection {
         let mut told = pin!(told.buffer_unordered(AT_ONCE));
         let mut outcome = Ok(());
         while let Some((key, told)) = told.next().await {
-            *answers += usize::from(told.is_ok());
+            round.answers += usize::from(told.is_ok());
             outcome = outcome.and(self.learn(key, told, now));
         }
         outcome

@@ -8,11 +8,22 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::aws::AwsError;
+use crate::aws::{Aws, AwsError};
 use crate::clock::elapsed;
 
 /// How long until AWS is asked again for what it does not have or refuses to tell.
 pub(super) const MISSING: Duration = Duration::from_mins(5);
+
+/// What a refresh may do, and has done.
+#[derive(Debug)]
+pub(super) struct Round<'a> {
+    pub(super) aws: &'a Aws,
+    pub(super) now: Timestamp,
+    /// Whether a call that could wait may still be made.
+    pub(super) spare: bool,
+    /// Calls answered so far.
+    pub(super) answers: usize,
+}
 
 /// A value, and when AWS told it.
 #[derive(Debug)]
@@ -44,7 +55,7 @@ impl<T> Named<T> {
 
     /// Forgets all other names, and tells which of these to ask for: new ones, and missing ones asked for long ago. If there are only missing ones, they use up
     /// `spare`, or wait if it is used up already.
-    pub(super) fn due(&mut self, names: &BTreeSet<String>, now: Timestamp, spare: &mut bool) -> Vec<String> {
+    fn due(&mut self, names: &BTreeSet<String>, now: Timestamp, spare: &mut bool) -> Vec<String> {
         self.0.retain(|name, _| names.contains(name));
         let is_due = |name: &&String| {
             self.0.get(*name).is_none_or(|kept| kept.value.is_none() && elapsed(kept.at, now) >= MISSING)
@@ -57,27 +68,26 @@ impl<T> Named<T> {
         names.into_iter().cloned().collect()
     }
 
-    /// Asks for all that is due, so many a call, counting `answers`. Returns the first error. What is refused is missing, and the rest is
+    /// Asks for all that is due, so many a call, and forgets all other names. Returns the first error. What is refused is missing, and the rest is
     /// asked for all the same; while AWS is busy or unreachable the rest waits.
-    pub(super) async fn ask<F: Future<Output = Result<Vec<(String, T)>, AwsError>>>(
+    pub(super) async fn refresh<F: Future<Output = Result<Vec<(String, T)>, AwsError>>>(
         &mut self,
-        due: &[String],
+        names: &BTreeSet<String>,
         a_call: usize,
-        now: Timestamp,
-        answers: &mut usize,
+        round: &mut Round<'_>,
         ask: impl Fn(Vec<String>) -> F,
     ) -> Result<(), AwsError> {
         let mut outcome = Ok(());
-        for batch in due.chunks(a_call) {
+        for batch in self.due(names, round.now, &mut round.spare).chunks(a_call) {
             match ask(batch.to_vec()).await {
                 Ok(found) => {
-                    self.keep(batch, found, now);
-                    *answers += 1;
+                    self.keep(batch, found, round.now);
+                    round.answers += 1;
                 }
                 Err(error) if error.is_transient() => return outcome.and(Err(error)),
                 Err(error) => {
                     // A refusal will not change within a minute.
-                    self.keep(batch, [], now);
+                    self.keep(batch, [], round.now);
                     outcome = outcome.and(Err(error));
                 }
             }

@@ -11,29 +11,24 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
-
-use super::cache::Named;
-use crate::aws::{Aws, AwsError, IMAGES_A_CALL};
+use super::cache::{Named, Round};
+use crate::aws::{AwsError, IMAGES_A_CALL};
 
 /// Whether known images are arm64.
 #[derive(Debug, Default)]
 pub(super) struct Images(Named<bool>);
 
 impl Images {
-    /// Looks up unknown images, counting `answers`, and forgets all others. Missing ones are left alone for a while.
+    /// Looks up unknown images, and forgets all others. Missing ones are left alone for a while.
     pub(super) async fn refresh(
         &mut self,
-        aws: &Aws,
         mut images: BTreeSet<String>,
-        now: Timestamp,
-        spare: &mut bool,
-        answers: &mut usize,
+        round: &mut Round<'_>,
     ) -> Result<(), AwsError> {
         images.retain(|image| can_be_asked(image));
-        let due = self.0.due(&images, now, spare);
+        let aws = round.aws;
         let ask = |batch: Vec<String>| async move { aws.arm_images(&batch).await };
-        self.0.ask(&due, IMAGES_A_CALL, now, answers, ask).await
+        self.0.refresh(&images, IMAGES_A_CALL, round, ask).await
     }
 
     /// Whether the image is arm64; `None` until EC2 has answered.

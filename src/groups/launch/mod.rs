@@ -20,7 +20,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use self::attribute_selection::AttributeSelection;
-use self::cache::Named;
+use self::cache::{Named, Round};
 use self::images::Images;
 use self::templates::Templates;
 use crate::aws::{
@@ -43,12 +43,8 @@ pub(super) struct LaunchCache {
     types: Named<Arc<TypeInfo>>,
     /// Whether types come from the built-in table only.
     static_types: bool,
-    /// Whether this refresh may still make a call that could wait.
-    spare: bool,
-    /// Calls answered so far, without those of `templates`.
-    answers: usize,
-    /// Calls answered before the last refresh.
-    answers_before: usize,
+    /// Whether AWS answered in the last refresh.
+    has_moved: bool,
     /// The step in progress, or in which the last refresh ran out of time.
     under_way: Option<usize>,
 }
@@ -121,106 +117,53 @@ impl LaunchCache {
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), RefreshError> {
-        self.answers_before = self.answers();
-        match tokio::time::timeout(LIMIT, self.look_up(aws, wanted, now)).await {
-            Ok(outcome) => Ok(outcome?),
-            Err(_) => Err(RefreshError::TooSlow),
-        }
+        // What was answered counts, also if time runs out.
+        let mut round = Round { aws, now, spare: true, answers: 0 };
+        let outcome = tokio::time::timeout(LIMIT, self.look_up(wanted, &mut round)).await;
+        self.has_moved = round.answers > 0;
+        Ok(outcome.map_err(|_| RefreshError::TooSlow)??)
     }
 
     /// Whether something waits for the next refresh, which should come soon. If EC2 is not answering, do not poll
     /// sooner.
     pub(super) fn is_behind(&self) -> bool {
-        let has_moved = self.answers() != self.answers_before;
-        self.templates.is_behind() || self.under_way.is_some() && has_moved
-    }
-
-    fn answers(&self) -> usize {
-        self.answers + self.templates.answers()
+        self.templates.is_behind() || self.under_way.is_some() && self.has_moved
     }
 
     /// Cancel safe.
-    async fn look_up(&mut self, aws: &Aws, wanted: &[Wanted<'_>], now: Timestamp) -> Result<(), AwsError> {
-        self.spare = true;
+    async fn look_up(&mut self, wanted: &[Wanted<'_>], round: &mut Round<'_>) -> Result<(), AwsError> {
+        let aws = round.aws;
         let mut outcome = Ok(());
         let others = self.under_way.map_or(STEPS.len(), |cut| cut + 1);
         for index in (others..STEPS.len()).chain(0..STEPS.len()) {
             self.under_way = Some(index);
             outcome = outcome.and(match STEPS[index] {
-                Step::Templates => self.refresh_templates(aws, wanted, now).await,
-                Step::Configurations => self.refresh_configurations(aws, wanted, now).await,
-                Step::Images => self.refresh_images(aws, wanted, now).await,
-                Step::AttributeSelection => self.refresh_selections(aws, wanted, now).await,
-                Step::Types => self.refresh_types(aws, wanted, now).await,
+                Step::Templates => {
+                    let refs = wanted.iter().flat_map(|(launch, _)| launch.templates()).collect();
+                    self.templates.refresh(&refs, round).await
+                }
+                Step::Configurations => {
+                    let names = configurations(wanted).cloned().collect();
+                    let ask = |batch: Vec<String>| async move {
+                        let found = aws.launch_configurations(&batch).await?;
+                        Ok(found.into_iter().map(|(name, spec)| (name, Arc::new(spec))).collect())
+                    };
+                    self.configurations.refresh(&names, CONFIGURATIONS_A_CALL, round, ask).await
+                }
+                Step::Images => self.images.refresh(self.images_of(wanted), round).await,
+                Step::AttributeSelection => self.selections.refresh(self.selections_of(wanted), round).await,
+                Step::Types if self.static_types => Ok(()),
+                Step::Types => {
+                    let ask = |batch: Vec<String>| async move {
+                        let found = aws.instance_types(&batch).await?;
+                        Ok(found.into_iter().map(|info| (info.name.clone(), Arc::new(info))).collect())
+                    };
+                    self.types.refresh(&self.types_of(wanted), TYPES_A_CALL, round, ask).await
+                }
             });
         }
         self.under_way = None;
         outcome
-    }
-
-    async fn refresh_templates(
-        &mut self,
-        aws: &Aws,
-        wanted: &[Wanted<'_>],
-        now: Timestamp,
-    ) -> Result<(), AwsError> {
-        let refs = wanted.iter().flat_map(|(launch, _)| launch.templates()).collect();
-        let outcome = self.templates.refresh(aws, &refs, now).await;
-        self.spare &= !self.templates.took_page();
-        outcome
-    }
-
-    async fn refresh_configurations(
-        &mut self,
-        aws: &Aws,
-        wanted: &[Wanted<'_>],
-        now: Timestamp,
-    ) -> Result<(), AwsError> {
-        let names = configurations(wanted).cloned().collect();
-        let due = self.configurations.due(&names, now, &mut self.spare);
-        let ask = |batch: Vec<String>| async move {
-            let found = aws.launch_configurations(&batch).await?;
-            Ok(found.into_iter().map(|(name, spec)| (name, Arc::new(spec))).collect())
-        };
-        self.configurations.ask(&due, CONFIGURATIONS_A_CALL, now, &mut self.answers, ask).await
-    }
-
-    async fn refresh_images(
-        &mut self,
-        aws: &Aws,
-        wanted: &[Wanted<'_>],
-        now: Timestamp,
-    ) -> Result<(), AwsError> {
-        let images = self.images_of(wanted);
-        self.images.refresh(aws, images, now, &mut self.spare, &mut self.answers).await
-    }
-
-    async fn refresh_selections(
-        &mut self,
-        aws: &Aws,
-        wanted: &[Wanted<'_>],
-        now: Timestamp,
-    ) -> Result<(), AwsError> {
-        let asked = self.selections_of(wanted);
-        self.selections.refresh(aws, asked, now, &mut self.spare, &mut self.answers).await
-    }
-
-    async fn refresh_types(
-        &mut self,
-        aws: &Aws,
-        wanted: &[Wanted<'_>],
-        now: Timestamp,
-    ) -> Result<(), AwsError> {
-        if self.static_types {
-            return Ok(());
-        }
-        let names = self.types_of(wanted);
-        let due = self.types.due(&names, now, &mut self.spare);
-        let ask = |batch: Vec<String>| async move {
-            let found = aws.instance_types(&batch).await?;
-            Ok(found.into_iter().map(|info| (info.name.clone(), Arc::new(info))).collect())
-        };
-        self.types.ask(&due, TYPES_A_CALL, now, &mut self.answers, ask).await
     }
 
     /// Images whose architecture must be known.

@@ -17,8 +17,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 
-use super::cache::{Cached, MISSING};
-use crate::aws::{Aws, AwsError, LaunchSpec, TemplateAliases, TemplateId, TemplateRef, TemplateVersion};
+use super::cache::{Cached, MISSING, Round};
+use crate::aws::{AwsError, LaunchSpec, TemplateAliases, TemplateId, TemplateRef, TemplateVersion};
 use crate::clock::elapsed;
 
 /// How old `$Latest` and `$Default` may get: templates are changed by hand, and groups launch the new version only from
@@ -47,10 +47,6 @@ pub(super) struct Templates {
     /// Versions read singly; `None` if AWS has no such version.
     single: BTreeMap<TemplateRef, Cached<Option<Arc<LaunchSpec>>>>,
     is_behind: bool,
-    /// Whether the last refresh read a page of a pass.
-    took_page: bool,
-    /// Calls answered so far.
-    answers: usize,
 }
 
 /// Why a pass failed.
@@ -96,29 +92,18 @@ impl Templates {
         self.is_behind
     }
 
-    /// Whether the last refresh read a page of a pass.
-    pub(super) fn took_page(&self) -> bool {
-        self.took_page
-    }
-
-    /// Calls answered so far.
-    pub(super) fn answers(&self) -> usize {
-        self.answers
-    }
-
     /// Reads what is unknown or out of date, and forgets single versions that no group refers to. Returns the first error; the other calls are made all the same.
     pub(super) async fn refresh(
         &mut self,
-        aws: &Aws,
         refs: &BTreeSet<&TemplateRef>,
-        now: Timestamp,
+        round: &mut Round<'_>,
     ) -> Result<(), AwsError> {
+        let now = round.now;
         self.single.retain(|of, _| refs.contains(of));
         let unknown = refs.iter().filter(|of| !self.bulk.contains_key(of) && self.is_due(of, now)).count();
         let mut outcome = Ok(());
-        self.took_page = false;
         if unknown > FEW || refs.iter().any(|of| !of.is_pinned()) {
-            outcome = match self.advance_pass(aws, refs, unknown > FEW, now).await {
+            outcome = match self.advance_pass(refs, unknown > FEW, round).await {
                 Ok(()) => Ok(()),
                 // Reading all launch templates may be forbidden or unsupported.
                 Err(Broken::Refused) => {
@@ -133,15 +118,15 @@ impl Templates {
             };
         }
         self.keep_pinned(refs, now);
-        outcome.and(self.read_singly(aws, refs, now).await)
+        outcome.and(self.read_singly(refs, round).await)
     }
 
     async fn read_singly(
         &mut self,
-        aws: &Aws,
         refs: &BTreeSet<&TemplateRef>,
-        now: Timestamp,
+        round: &mut Round<'_>,
     ) -> Result<(), AwsError> {
+        let (aws, now) = (round.aws, round.now);
         // Until a first pass has ended, `$Latest` and `$Default` are left to it.
         let singly = |of: &&&TemplateRef| {
             (of.is_pinned() || self.pass_ended.is_some())
@@ -162,7 +147,7 @@ impl Templates {
         while let Some((of, found)) = found.next().await {
             match found {
                 Ok(found) => {
-                    self.answers += 1;
+                    round.answers += 1;
                     let value = found.map(|version| Arc::new(version.spec));
                     self.single.insert(of, Cached { at: now, value });
                 }
@@ -193,13 +178,12 @@ impl Templates {
     /// pass or `whole` is set.
     async fn advance_pass(
         &mut self,
-        aws: &Aws,
         refs: &BTreeSet<&TemplateRef>,
         whole: bool,
-        now: Timestamp,
+        round: &mut Round<'_>,
     ) -> Result<(), Broken> {
         let mut whole = whole || self.pass_ended.is_none();
-        let is_due = self.pass_ended.is_none_or(|ended| elapsed(ended, now) >= PASS);
+        let is_due = self.pass_ended.is_none_or(|ended| elapsed(ended, round.now) >= PASS);
         if self.pass.is_none() && !is_due {
             return Ok(());
         }
@@ -207,8 +191,8 @@ impl Templates {
         loop {
             // Cancel safe: the pass stays in `self` while a page is awaited.
             let pass = self.pass.get_or_insert_with(|| Pass::over(refs));
-            self.took_page = true;
-            let page = match aws.launch_template_page(pass.aliases, pass.next.clone()).await {
+            round.spare = false;
+            let page = match round.aws.launch_template_page(pass.aliases, pass.next.clone()).await {
                 Ok(page) => page,
                 Err(error) => {
                     let was_first = pass.next.is_none();
@@ -222,12 +206,12 @@ impl Templates {
                     continue;
                 }
             };
-            self.answers += 1;
+            round.answers += 1;
             pass.versions.extend(page.versions);
             pass.next = page.next;
             if pass.next.is_none() {
                 self.bulk = index(&pass.versions, pass.aliases);
-                (self.pass, self.pass_ended, self.refused) = (None, Some(now), false);
+                (self.pass, self.pass_ended, self.refused) = (None, Some(round.now), false);
                 // `bulk` now has `$Latest` and `$Default`; single copies would never be refreshed.
                 self.single.retain(|of, _| of.is_pinned());
                 return Ok(());
