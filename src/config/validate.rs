@@ -434,7 +434,7 @@ pub(super) fn needs_groups(flags: &ServeFlags, problems: &mut Vec<Problem>) {
 fn selectors(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Selectors {
     let (by_name, by_tags) = (&flags.nodes, &flags.node_group_auto_discovery);
     let selectors = Selectors::parse(by_name, by_tags).unwrap_or_else(|errors| {
-        problems.extend(errors.iter().map(|error| Problem::new(error.flag(), error.to_string())));
+        problems.extend(errors.iter().map(|error| Problem::new(error.flag, error.to_string())));
         Selectors::default()
     });
     let cluster = flags.cluster_name.clone();

@@ -18,78 +18,21 @@ use super::clusters;
 use crate::aws::{AutoScalingGroup, TagSelector};
 use crate::k8s::GroupName;
 
+const NODES: &str = "--nodes";
+const DISCOVERY: &str = "--node-group-auto-discovery";
+
 /// What is wrong with a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SelectorError {
-    /// Not three parts.
-    #[error("{0:?}: expected MIN:MAX:NAME")]
-    NotANodesSpec(String),
-    /// The size is not a whole number from 0 on.
-    #[error("{spec:?}: {which} size {text:?} is not a whole number from 0 on")]
-    Size {
-        /// The flag's value.
-        spec: String,
-        /// `minimum` or `maximum`.
-        which: &'static str,
-        /// The text that is not a size.
-        text: String,
-    },
-    /// The maximum is below the minimum.
-    #[error("{0:?}: the maximum is below the minimum")]
-    MaxBelowMin(String),
-    /// No name.
-    #[error("{0:?}: the name of the group is empty")]
-    NoName(String),
-    /// Two specs for one group.
-    #[error("group {0} is named more than once")]
-    NamedTwice(String),
-    /// Not of the form `asg:tag=…`.
-    #[error("{0:?}: expected asg:tag=KEY[=VALUE],KEY[=VALUE],…")]
-    NotADiscoverySpec(String),
-    /// Another cloud's discoverer.
-    #[error("{spec:?}: discoverer {discoverer:?} is not supported, only \"asg\" is")]
-    Discoverer {
-        /// The flag's value.
-        spec: String,
-        /// What precedes the colon.
-        discoverer: String,
-    },
-    /// A parameter other than `tag`.
-    #[error("{spec:?}: parameter {parameter:?} is not supported, only \"tag\" is")]
-    Parameter {
-        /// The flag's value.
-        spec: String,
-        /// What precedes the first equals sign.
-        parameter: String,
-    },
-    /// A tag without a key, or no tags.
-    #[error("{0:?}: a tag key is empty")]
-    NoTagKey(String),
-    /// One key with two values: no group can have both.
-    #[error("{spec:?}: tag {key} is asked for with two values")]
-    TwoValues {
-        /// The flag's value.
-        spec: String,
-        /// The tag's key.
-        key: String,
-    },
+#[error("{message}")]
+pub struct SelectorError {
+    /// The flag that the error is about.
+    pub flag: &'static str,
+    message: String,
 }
 
 impl SelectorError {
-    /// The flag that the error is about.
-    pub fn flag(&self) -> &'static str {
-        match self {
-            Self::NotANodesSpec(_)
-            | Self::Size { .. }
-            | Self::MaxBelowMin(_)
-            | Self::NoName(_)
-            | Self::NamedTwice(_) => "--nodes",
-            Self::NotADiscoverySpec(_)
-            | Self::Discoverer { .. }
-            | Self::Parameter { .. }
-            | Self::NoTagKey(_)
-            | Self::TwoValues { .. } => "--node-group-auto-discovery",
-        }
+    fn of(flag: &'static str, spec: &str, problem: &str) -> Self {
+        Self { flag, message: format!("{spec:?}: {problem}") }
     }
 }
 
@@ -115,19 +58,20 @@ impl FromStr for NodesSpec {
     type Err = SelectorError;
 
     fn from_str(spec: &str) -> Result<Self, SelectorError> {
+        let wrong = |problem: &str| SelectorError::of(NODES, spec, problem);
         let mut parts = spec.splitn(3, ':');
         let (Some(min), Some(max), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(SelectorError::NotANodesSpec(spec.to_owned()));
+            return Err(wrong("expected MIN:MAX:NAME"));
         };
-        let size = |which, text: &str| match text.parse::<i32>() {
+        let size = |which: &str, text: &str| match text.parse::<i32>() {
             Ok(size) if size >= 0 => Ok(size),
-            _ => Err(SelectorError::Size { spec: spec.to_owned(), which, text: text.to_owned() }),
+            _ => Err(wrong(&format!("{which} size {text:?} is not a whole number from 0 on"))),
         };
         let bounds = Bounds { min: size("minimum", min)?, max: size("maximum", max)? };
         if bounds.max < bounds.min {
-            Err(SelectorError::MaxBelowMin(spec.to_owned()))
+            Err(wrong("the maximum is below the minimum"))
         } else if name.is_empty() {
-            Err(SelectorError::NoName(spec.to_owned()))
+            Err(wrong("the name of the group is empty"))
         } else {
             Ok(Self { name: name.into(), bounds })
         }
@@ -138,17 +82,15 @@ impl FromStr for TagSelector {
     type Err = SelectorError;
 
     fn from_str(spec: &str) -> Result<Self, SelectorError> {
-        let malformed = || SelectorError::NotADiscoverySpec(spec.to_owned());
+        let wrong = |problem: &str| SelectorError::of(DISCOVERY, spec, problem);
+        let malformed = || wrong("expected asg:tag=KEY[=VALUE],KEY[=VALUE],…");
         let (discoverer, rest) = spec.split_once(':').ok_or_else(malformed)?;
         if discoverer != "asg" {
-            return Err(SelectorError::Discoverer {
-                spec: spec.to_owned(),
-                discoverer: discoverer.to_owned(),
-            });
+            return Err(wrong(&format!("discoverer {discoverer:?} is not supported, only \"asg\" is")));
         }
         let (parameter, list) = rest.split_once('=').ok_or_else(malformed)?;
         if parameter != "tag" {
-            return Err(SelectorError::Parameter { spec: spec.to_owned(), parameter: parameter.to_owned() });
+            return Err(wrong(&format!("parameter {parameter:?} is not supported, only \"tag\" is")));
         }
         let mut tags = BTreeMap::new();
         for tag in list.split(',') {
@@ -156,11 +98,11 @@ impl FromStr for TagSelector {
             let (key, value) = tag.split_once('=').map_or((tag, None), |(key, value)| (key, Some(value)));
             let value = value.filter(|value| !value.is_empty()).map(ToOwned::to_owned);
             if key.is_empty() {
-                return Err(SelectorError::NoTagKey(spec.to_owned()));
+                return Err(wrong("a tag key is empty"));
             }
             match tags.insert(key.to_owned(), value.clone()) {
                 Some(before) if before != value => {
-                    return Err(SelectorError::TwoValues { spec: spec.to_owned(), key: key.to_owned() });
+                    return Err(wrong(&format!("tag {key} is asked for with two values")));
                 }
                 _ => {}
             }
@@ -191,7 +133,8 @@ impl Selectors {
             match spec.as_ref().parse::<NodesSpec>() {
                 Ok(NodesSpec { name, bounds }) => {
                     if selectors.named.insert(name.clone(), bounds).is_some() {
-                        problems.push(SelectorError::NamedTwice(name.to_string()));
+                        let message = format!("group {name} is named more than once");
+                        problems.push(SelectorError { flag: NODES, message });
                     }
                 }
                 Err(problem) => problems.push(problem),
@@ -302,7 +245,7 @@ mod tests {
         ];
         for (spec, expected) in table {
             let problem = spec.parse::<NodesSpec>().expect_err(spec);
-            assert_eq!((problem.flag(), problem.to_string().as_str()), ("--nodes", expected));
+            assert_eq!((problem.flag, problem.to_string().as_str()), ("--nodes", expected));
         }
         let table = [
             ("asg", "expected asg:tag=KEY[=VALUE],KEY[=VALUE],…"),
@@ -337,15 +280,14 @@ mod tests {
 
     #[test]
     fn every_problem_of_a_command_line_is_reported() {
-        let found = Selectors::parse(["x", "1:2:a", "0:3:a"], ["asg:tag=", "asg:tag=k"]);
-        assert_eq!(
-            found,
-            Err(vec![
-                SelectorError::NotANodesSpec("x".into()),
-                SelectorError::NamedTwice("a".into()),
-                SelectorError::NoTagKey("asg:tag=".into()),
-            ])
-        );
+        let found = Selectors::parse(["x", "1:2:a", "0:3:a"], ["asg:tag=", "asg:tag=k"]).expect_err("bad");
+        let found: Vec<_> = found.iter().map(|problem| (problem.flag, problem.message.as_str())).collect();
+        let expected = [
+            (NODES, "\"x\": expected MIN:MAX:NAME"),
+            (NODES, "group a is named more than once"),
+            (DISCOVERY, "\"asg:tag=\": a tag key is empty"),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
