@@ -33,6 +33,9 @@ const MORE: Size = Size { groups: 1_000, nodes: 15 };
 /// How long a program is left alone before its memory is read, and watched while it is idle.
 const SETTLED: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_mins(1);
+/// All Nodes have become Ready with the world, and teach their groups' templates a minute later, once. A program with nothing to do is one
+/// that has learned that, and written it down.
+const LEARNED: Duration = Duration::from_secs(75);
 
 /// No row takes longer than this, nor the rows of a cluster together.
 const LONGEST: Duration = Duration::from_mins(20);
@@ -158,6 +161,7 @@ async fn start(stage: &Stage, program: &Path, size: Size) -> Started {
 
 /// Share of a core that an idle program takes, in percent.
 async fn idle(program: &Program) -> f64 {
+    sleep(LEARNED).await;
     let (began, used) = (Instant::now(), program.process.cpu());
     sleep(IDLE).await;
     100.0 * program.process.cpu().saturating_sub(used).as_secs_f64() / began.elapsed().as_secs_f64()
