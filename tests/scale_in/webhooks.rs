@@ -246,5 +246,5 @@ async fn a_node_whose_writes_do_not_stay_is_written_ever_more_seldom_and_that_is
     let writes = scene.world.cluster.requests(Verb::Patch, "nodes") - before;
     assert!(writes <= 30, "{writes} in a minute");
     let text = log.text();
-    assert_eq!(text.matches("what is written on the Node does not stay").count(), 1, "{text}");
+    assert_eq!(text.matches("writes to the Node are overwritten").count(), 1, "{text}");
 }
