@@ -77,6 +77,11 @@ impl Asked {
         told: BTreeSet::new(),
     };
 
+    /// Whether the last answer told how long to wait.
+    pub fn is_put_off(&self) -> bool {
+        self.put_off > 0
+    }
+
     /// Whether it was put off more often in a row than flow control ever does.
     pub fn is_put_off_for_ever(&self) -> bool {
         self.put_off >= PUT_OFF_FOR_EVER_AFTER

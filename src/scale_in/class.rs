@@ -318,7 +318,7 @@ mod tests {
         let class = |pod: &PodView, returns: &Returns| classify(pod, &Circumstances { returns, ..at_rest() });
         assert_eq!(class(&returned, &returns), Class::Workload);
         returns.asked(returned.owner(), true);
-        returns.see(&BTreeMap::from([(returned.uid.clone(), returned.clone())]));
+        returns.see(&BTreeMap::from([(returned.uid.clone(), returned.clone())]), None);
         assert_eq!(class(&returned, &returns), Class::Returned);
         let going = PodView { deletion_timestamp: Some(at(150)), ..returned.clone() };
         assert_eq!(class(&going, &returns), Class::Workload);

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Ask, Plan};
-use super::asked::{BLOCKED, Obstacle, Refusal};
+use super::asked::{Asked, BLOCKED, Obstacle};
 use super::class::{Class, is_patient, patient_until, unreadable_wishes};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
 use super::record::{Phase, Record};
 use super::situation::{Situation, TWINS_CONFIRM_WITHIN};
-use super::tries::Tries;
 use super::waiting::{WaitReason, Waiting};
 use super::{events, order, release};
 use crate::clock::later;
@@ -227,15 +226,15 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
     }
     if let Some(at) = s.memory.of(&pod.uid).to_go.filter(|at| *at + ASK_AGAIN > s.now) {
         let shown_by = later(at, SHOWN_WITHIN);
-        if shown_by <= s.now {
-            cut_at_last_call(s, record, candidate, plan);
-        } else if gone_by.is_some() {
+        if shown_by > s.now && gone_by.is_some() {
             plan.wake(shown_by);
+        } else if !s.memory.of(&pod.uid).deletion.done {
+            cut_at_last_call(s, record, candidate, at, plan);
         }
         plan.wake(at + ASK_AGAIN);
         return WaitReason::Exiting(s.theirs(at + SignedDuration::from_secs(pod.grace_seconds)));
     }
-    if cut_at_last_call(s, record, candidate, plan) {
+    if cut_at_last_call(s, record, candidate, s.now, plan) {
         return refused(s, pod).unwrap_or(WaitReason::Queued);
     }
     if class == Class::Patient {
@@ -271,8 +270,15 @@ fn was_tried(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
     tries.ended.is_some() || unanswered.is_some_and(|at| at <= s.now)
 }
 
-/// Deletes a pod whose last call has come, if an eviction was tried before or it is patient. Returns whether it does.
-fn cut_at_last_call(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut Plan) -> bool {
+/// Deletes a pod whose last call has come, if an eviction was tried before or it is patient, with the grace that it had `asked_at`: a
+/// shorter one would take time from a pod that goes already, where only the watch lags. Returns whether it does.
+fn cut_at_last_call(
+    s: &Situation<'_>,
+    record: &Record,
+    candidate: Candidate<'_>,
+    asked_at: Timestamp,
+    plan: &mut Plan,
+) -> bool {
     let Candidate { pod, class, time, .. } = candidate;
     let Time { limit: Some(limit), gone_by: Some(gone_by), .. } = time else { return false };
     let call = last_call(gone_by, pod.grace_seconds);
@@ -284,7 +290,7 @@ fn cut_at_last_call(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>
     if class != Class::Patient && !was_tried(s, pod, plan) {
         return false;
     }
-    let grace = grace_to_ask(Some(limit), pod.grace_seconds, s.now);
+    let grace = grace_to_ask(Some(limit), pod.grace_seconds, asked_at);
     s.attempt(plan, &s.memory.of(&pod.uid).deletion, || delete(s, record, pod, grace));
     true
 }
@@ -340,7 +346,7 @@ fn try_eviction(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, pl
         let budgets = (s.budgets)(pod).iter().map(|budget| BudgetSeen::from(&**budget)).collect();
         Action::Evict(Ask { budgets, ..ask_workload(s, record, pod, grace) })
     };
-    let at_once = (has_room || is_urgent(s, tries, refusal, time, plan)) && !tries.in_flight;
+    let at_once = (has_room || is_urgent(s, asked, time, plan)) && !tries.in_flight;
     let is_due = at_once || tries.may_begin_at().is_some_and(|at| at <= s.now);
     let waits = is_due && waits_for_its_turn(s, pod, time, plan);
     if at_once && !waits {
@@ -358,17 +364,14 @@ fn try_eviction(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, pl
 }
 
 /// Whether a pod that a budget keeps is to be tried without the long pause, as its limit is near: an unhealthy pod may need no room, and a
-/// watch of budgets may have fallen silent.
-fn is_urgent(
-    s: &Situation<'_>,
-    tries: &Tries,
-    refusal: Option<&Refusal>,
-    time: Time,
-    plan: &mut Plan,
-) -> bool {
+/// watch of budgets may have fallen silent. Whoever said how long to wait is not hurried.
+fn is_urgent(s: &Situation<'_>, asked: &Asked, time: Time, plan: &mut Plan) -> bool {
     let is_near = time.limit.is_some_and(|limit| limit <= later(s.now, NEAR));
-    let is_kept = refusal.is_some_and(|refusal| refusal.by == Obstacle::Budget);
-    let Some(ended) = tries.ended.filter(|_| is_near && is_kept) else { return false };
+    let is_kept = asked.refusal.as_ref().is_some_and(|refusal| refusal.by == Obstacle::Budget);
+    if !is_near || !is_kept || asked.is_put_off() {
+        return false;
+    }
+    let Some(ended) = asked.eviction.ended else { return false };
     let again = later(ended, BLOCKED);
     if again > s.now {
         plan.wake(again);

@@ -201,7 +201,11 @@ impl Memory {
     pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
         self.going.see(pods, now);
         self.pods.retain(|uid, _| pods.contains_key(uid));
-        self.returns.see(pods);
+        let record = match self.claims.believed() {
+            Some(Written::Record(record)) => Some(record),
+            _ => None,
+        };
+        self.returns.see(pods, record.map(|record| record.requested_at));
     }
 
     /// Notes what the node's DaemonSet pods do, once they are listed.

@@ -22,7 +22,7 @@ const BOUND_LATE: SignedDuration = SignedDuration::from_mins(1);
 /// Meanwhile whoever comes back again and again is asked so long after it came: its owner may bind it by name.
 const PACE: SignedDuration = SignedDuration::from_secs(5);
 
-/// After this many pods that tolerate the cordon and came under it, the next ones count as coming for ever.
+/// After this many pods that tolerate the cordon and came after the request, the next ones count as coming for ever.
 const NEWCOMERS: usize = 10;
 
 /// Creation times lie up to this much before the moment.
@@ -37,7 +37,7 @@ pub struct Returns {
     evicted: BTreeSet<String>,
     /// Owners of a returned pod that was evicted as well.
     given_up: BTreeSet<String>,
-    /// How many pods have come under the cordon because they tolerate it.
+    /// How many pods have come after the request because they tolerate the cordon.
     newcomers: usize,
     /// UIDs of those that came when there had been [`NEWCOMERS`].
     too_many: BTreeSet<String>,
@@ -51,8 +51,8 @@ impl Returns {
         self.cordoned_since = is_cordoned.then(|| self.cordoned_since.unwrap_or(now));
     }
 
-    /// Notes the pods on the node.
-    pub fn see(&mut self, pods: &BTreeMap<String, PodView>) {
+    /// Notes the pods on the node, whose scale-in was requested at `requested_at`, by the API server's clock, if there is one.
+    pub fn see(&mut self, pods: &BTreeMap<String, PodView>, requested_at: Option<Timestamp>) {
         self.seen.retain(|uid, _| pods.contains_key(uid));
         self.too_many.retain(|uid| pods.contains_key(uid));
         for (uid, pod) in pods {
@@ -60,19 +60,15 @@ impl Returns {
                 continue;
             }
             self.seen.insert(uid.clone(), self.evicted.contains(&pod.owner()));
-            if self.comes_under_the_cordon(pod) {
+            // What comes while nobody has asked the node to go is welcome, cordon or not.
+            let is_workload = pod.daemon.is_none() && !pod.mirror;
+            if pod.tolerates_cordon && is_workload && self.is_back(pod, requested_at) {
                 self.newcomers += 1;
                 if self.newcomers > NEWCOMERS {
                     self.too_many.insert(uid.clone());
                 }
             }
         }
-    }
-
-    fn comes_under_the_cordon(&self, pod: &PodView) -> bool {
-        let after = self.cordoned_since.map(|since| later(since, IN_THE_SAME_MOMENT));
-        let is_new = pod.created.zip(after).is_some_and(|(created, after)| created > after);
-        is_new && pod.tolerates_cordon && pod.daemon.is_none() && !pod.mirror
     }
 
     /// Notes that a pod of this owner was asked to go; `again`: it had come back.
@@ -154,16 +150,16 @@ mod tests {
         let asked_at = Some(at(100));
         // Two were there; the clocks differ by a second.
         let (a, b) = (pod("a", 101), pod("b", 90));
-        returns.see(&on_the_node(&[&a, &b]));
+        returns.see(&on_the_node(&[&a, &b]), None);
         assert!(!returns.is_back(&a, asked_at) && !returns.is_back(&b, asked_at));
         returns.asked(a.owner(), false);
         assert!(!returns.is_back(&b, asked_at), "it never went away");
         let c = pod("c", 102);
-        returns.see(&on_the_node(&[&b, &c]));
+        returns.see(&on_the_node(&[&b, &c]), None);
         assert!(returns.is_back(&c, asked_at) && !returns.is_given_up(&c));
         returns.asked(c.owner(), true);
         let d = pod("d", 102);
-        returns.see(&on_the_node(&[&b, &d]));
+        returns.see(&on_the_node(&[&b, &d]), None);
         assert!(returns.is_given_up(&d) && !returns.is_given_up(&b));
     }
 
@@ -174,15 +170,15 @@ mod tests {
         let asked_at = Some(at(100));
         returns.see_node(true, at(100));
         let (a, b) = (bound("a", 50), bound("b", 101));
-        returns.see(&on_the_node(&[&a]));
+        returns.see(&on_the_node(&[&a]), None);
         returns.asked(a.owner(), false);
-        returns.see(&on_the_node(&[&b]));
+        returns.see(&on_the_node(&[&b]), None);
         assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b));
         assert_eq!((returns.asked_from(&a), returns.asked_from(&b)), (None, None));
         returns.asked(b.owner(), true);
         // The scheduler's view of the Node may lag: it is asked again, at a pace.
         let (c, d) = (bound("c", 160), bound("d", 161));
-        returns.see(&on_the_node(&[&c, &d]));
+        returns.see(&on_the_node(&[&c, &d]), None);
         assert!(!returns.is_given_up(&c) && returns.is_given_up(&d));
         assert_eq!((returns.asked_from(&c), returns.asked_from(&d)), (Some(at(165)), Some(at(161))));
         // Somebody has opened the Node for a moment meanwhile.
@@ -190,7 +186,7 @@ mod tests {
         returns.see_node(true, at(201));
         returns.see_node(true, at(210));
         let (early, late) = (bound("e", 261), bound("f", 262));
-        returns.see(&on_the_node(&[&early, &late]));
+        returns.see(&on_the_node(&[&early, &late]), None);
         assert!(!returns.is_given_up(&early) && returns.is_given_up(&late));
     }
 
@@ -201,18 +197,20 @@ mod tests {
             tolerates_cordon,
             ..pod(&format!("uid-{n}"), 100 + 10 * n)
         };
-        for (tolerates_cordon, is_closed) in [(true, true), (false, true), (true, false)] {
+        for (tolerates_cordon, requested_at) in [(true, Some(at(100))), (false, Some(at(100))), (true, None)]
+        {
             let mut returns = Returns::default();
-            returns.see_node(is_closed, at(100));
+            // A notice, or somebody, may have closed the node long before anybody asks it to go.
+            returns.see_node(true, at(50));
             let given_up: Vec<i64> = (1..=12)
                 .filter(|&n| {
                     let pod = new(n, tolerates_cordon);
-                    returns.see(&on_the_node(&[&pod]));
+                    returns.see(&on_the_node(&[&pod]), requested_at);
                     returns.is_given_up(&pod)
                 })
                 .collect();
-            let expected: &[i64] = if tolerates_cordon && is_closed { &[11, 12] } else { &[] };
-            assert_eq!(given_up, expected, "{tolerates_cordon} {is_closed}");
+            let expected: &[i64] = if tolerates_cordon && requested_at.is_some() { &[11, 12] } else { &[] };
+            assert_eq!(given_up, expected, "{tolerates_cordon} {requested_at:?}");
         }
     }
 
@@ -225,10 +223,10 @@ mod tests {
             let mut returns = Returns::default();
             returns.see_node(true, at(100));
             let (a, b, c) = (of("a"), of("b"), of("c"));
-            returns.see(&on_the_node(&[&a, &b]));
+            returns.see(&on_the_node(&[&a, &b]), None);
             returns.asked(a.owner(), returns.is_back(&a, Some(at(100))));
             assert!(!returns.is_given_up(&b));
-            returns.see(&on_the_node(&[&b, &c]));
+            returns.see(&on_the_node(&[&b, &c]), None);
             assert!(returns.is_given_up(&c), "it has come after that");
         }
     }

@@ -366,8 +366,12 @@ impl Situation<'_> {
 
     /// What is kept for DaemonSet pods of the time before the limit: the flush time, or as much as one needs that is asked to go then.
     pub(super) fn time_for_daemons(&self, record: &Record) -> Duration {
+        within_half(record, self.asked_by_daemons())
+    }
+
+    fn asked_by_daemons(&self) -> Duration {
         let to_go = super::class::time_to_go(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
-        within_half(record, self.asked_flush().max(to_go))
+        self.asked_flush().max(to_go)
     }
 
     /// What DaemonSet pods of the node ask for, or those that have been replaced.
@@ -384,8 +388,7 @@ impl Situation<'_> {
             self.grace_ends(pod).unwrap_or_else(own)
         };
         let last = self.workloads(Some(record)).map(|(pod, _)| gone(pod)).max().unwrap_or(self.now);
-        let to_go = super::class::time_to_go(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
-        Some(deadline::released_after(last, self.asked_flush().max(to_go), self.now))
+        Some(deadline::released_after(last, self.asked_by_daemons(), self.now))
     }
 
     /// Writes the record with its next phase, and an Event.

@@ -554,6 +554,20 @@ fn a_pod_that_a_budget_keeps_is_asked_every_five_seconds_once_its_limit_is_near(
 }
 
 #[test]
+fn who_says_how_long_to_wait_is_not_hurried_though_a_limit_is_near() {
+    let mut scene = node().by_autoscaler().until(200).with(pod("web").labelled("web")).budget("web", 0, "7");
+    scene.plan();
+    scene.blocked("web");
+    scene.later(5);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+    scene.answered("web", Answer::Busy(SignedDuration::from_secs(20), "later".into()));
+    scene.later(19);
+    assert_eq!(evictions(&scene.plan()), []);
+    scene.later(1);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+}
+
+#[test]
 fn an_eviction_that_was_accepted_and_of_which_nothing_comes_costs_the_pod_no_second_of_its_grace() {
     // Its last call is at 77 s.
     let mut scene = node().by_autoscaler().until(120).with(pod("web").grace(30));
@@ -567,6 +581,15 @@ fn an_eviction_that_was_accepted_and_of_which_nothing_comes_costs_the_pod_no_sec
     }
     scene.now = at(77);
     assert_eq!(deletions(&scene.plan()), [("web".into(), None)]);
+    scene.granted("web");
+    scene.later(6);
+    assert_eq!(deletions(&scene.plan()), [], "a second one with what is left would take from its grace");
+    // Nor does the first, of one that had less from the beginning: only the watch may lag.
+    let mut scene = node().by_autoscaler().until(120).with(pod("web").grace(600));
+    let [(_, given)] = &evictions(&scene.plan())[..] else { panic!("one is asked") };
+    scene.granted("web");
+    scene.later(6);
+    assert_eq!(deletions(&scene.plan()), [("web".into(), *given)]);
 }
 
 #[test]
