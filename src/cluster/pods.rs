@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Toleration};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::clock::PLAUSIBLE;
@@ -66,6 +66,8 @@ pub struct PodView {
     pub priority: i32,
     /// Whether the phase is Succeeded or Failed.
     pub finished: bool,
+    /// Whether it is still to start, or a container of it has ended and is to be started again.
+    pub is_down: bool,
     /// `spec.terminationGracePeriodSeconds`.
     pub grace_seconds: i64,
     /// When its grace ends, for a pod that is being deleted (`metadata.deletionTimestamp`).
@@ -115,6 +117,7 @@ impl From<&Pod> for PodView {
             node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default().into(),
             priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
             finished: matches!(phase, Some("Succeeded" | "Failed")),
+            is_down: is_down(pod),
             grace_seconds: spec
                 .and_then(|spec| spec.termination_grace_period_seconds)
                 .unwrap_or(DEFAULT_GRACE_SECONDS)
@@ -143,6 +146,14 @@ impl From<&Pod> for PodView {
                 .collect(),
         }
     }
+}
+
+/// Whether a pod is still to start, or a container of it is not running.
+fn is_down(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return true };
+    let runs =
+        |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
+    status.phase.as_deref() == Some("Pending") || !status.container_statuses.iter().flatten().all(runs)
 }
 
 /// Labels of the mount pods of CSI drivers that run one process a volume on the node, and no DaemonSet for it.
@@ -293,6 +304,23 @@ mod tests {
             (json!({ "key": "other", "operator": "Exists" }), false),
         ] {
             assert_eq!(back(toleration.clone()).tolerates_cordon, expected, "{toleration}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_down_until_it_starts_and_while_a_container_of_it_does_not_run() {
+        let (running, waiting) =
+            (json!({ "running": {} }), json!({ "waiting": { "reason": "CrashLoopBackOff" } }));
+        for (phase, states, expected) in [
+            ("Pending", vec![], true),
+            ("Running", vec![&running, &running], false),
+            ("Running", vec![&running, &waiting], true),
+            ("Running", vec![], false),
+        ] {
+            let container = |state| json!({ "name": "c", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": state });
+            let statuses: Vec<Value> = states.into_iter().map(container).collect();
+            let pod = view(json!({ "status": { "phase": phase, "containerStatuses": statuses } }));
+            assert_eq!(pod.is_down, expected, "{phase}, {statuses:?}");
         }
     }
 

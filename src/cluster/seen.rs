@@ -9,14 +9,15 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec};
 use k8s_openapi::api::core::v1::{
-    Container, Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, PodTemplateSpec, Taint,
-    Toleration,
+    Container, ContainerState, ContainerStateRunning, ContainerStatus, Node, NodeCondition, NodeSpec,
+    NodeStatus, Pod, PodSpec, PodStatus, PodTemplateSpec, Taint, Toleration,
 };
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::Resource;
 use kube::core::ObjectMeta;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::node_view::NodeView;
@@ -164,6 +165,27 @@ struct WirePodSpec {
 struct WirePodStatus {
     phase: Option<String>,
     start_time: Option<Time>,
+    container_statuses: Option<Vec<WireContainerStatus>>,
+}
+
+#[derive(Deserialize)]
+struct WireContainerStatus {
+    state: Option<WireContainerState>,
+}
+
+#[derive(Deserialize)]
+struct WireContainerState {
+    running: Option<IgnoredAny>,
+}
+
+impl From<WireContainerStatus> for ContainerStatus {
+    fn from(status: WireContainerStatus) -> Self {
+        let state = status.state.map(|state| ContainerState {
+            running: state.running.map(|_| ContainerStateRunning::default()),
+            ..ContainerState::default()
+        });
+        Self { state, ..Self::default() }
+    }
 }
 
 impl<'de> Deserialize<'de> for Seen<Pod> {
@@ -178,9 +200,10 @@ impl<'de> Deserialize<'de> for Seen<Pod> {
                 ..PodSpec::default()
             },
         );
-        let status = wire.status.map(|WirePodStatus { phase, start_time }| PodStatus {
+        let status = wire.status.map(|WirePodStatus { phase, start_time, container_statuses }| PodStatus {
             phase,
             start_time,
+            container_statuses: container_statuses.map(|all| all.into_iter().map(Into::into).collect()),
             ..PodStatus::default()
         });
         Ok(Self(Pod { metadata: wire.metadata.into(), spec, status }))
@@ -195,7 +218,7 @@ struct WireAttachmentSpec {
 
 impl<'de> Deserialize<'de> for Seen<VolumeAttachment> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let wire = Wire::<WireAttachmentSpec, serde::de::IgnoredAny>::deserialize(deserializer)?;
+        let wire = Wire::<WireAttachmentSpec, IgnoredAny>::deserialize(deserializer)?;
         let spec = wire.spec.map(|WireAttachmentSpec { node_name }| VolumeAttachmentSpec {
             node_name: node_name.unwrap_or_default(),
             ..VolumeAttachmentSpec::default()
@@ -233,7 +256,7 @@ struct WireContainer {
 
 impl<'de> Deserialize<'de> for Seen<Deployment> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let wire = Wire::<WireDeploymentSpec, serde::de::IgnoredAny>::deserialize(deserializer)?;
+        let wire = Wire::<WireDeploymentSpec, IgnoredAny>::deserialize(deserializer)?;
         let container = |WireContainer { image, command, args }| Container {
             image,
             command,
@@ -338,7 +361,14 @@ mod tests {
                 "containers": [{ "name": "c", "env": [{ "name": "A", "value": "B" }] }],
                 "volumes": [{ "name": "v", "emptyDir": {} }],
             },
-            "status": { "phase": "Failed", "conditions": [], "podIP": "10.0.0.7" },
+            "status": {
+                "phase": "Running",
+                "conditions": [],
+                "podIP": "10.0.0.7",
+                "containerStatuses": [
+                    { "name": "c", "state": { "waiting": { "reason": "CrashLoopBackOff" } }, "restartCount": 7 },
+                ],
+            },
         })
         .to_string();
         let bare =
@@ -354,7 +384,8 @@ mod tests {
 
     #[test]
     fn what_is_not_kept_cannot_fail_to_be_decoded() {
-        let pod = r#"{"metadata":{"name":"p"},"spec":{"containers":7,"nodeName":"n"},"status":{"containerStatuses":"?"}}"#;
+        let pod =
+            r#"{"metadata":{"name":"p"},"spec":{"containers":7,"nodeName":"n"},"status":{"conditions":"?"}}"#;
         let pod: Seen<Pod> = serde_json::from_str(pod).expect("a Pod");
         assert_eq!(PodView::from(&pod).node, "n");
         let deployment = r#"{"metadata":{"name":"d"},"spec":{"template":{"spec":{"containers":[{"image":"i","args":["a"],"env":7}],"volumes":7}}}}"#;

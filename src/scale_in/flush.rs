@@ -18,8 +18,8 @@ use crate::cluster::PodView;
 /// detaches, and what is left is detached with the instance.
 const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 
-/// Longest wait for the successor of a DaemonSet pod that is replaced, and for what it has to read.
-const SUCCESSOR_WAIT: SignedDuration = SignedDuration::from_secs(120);
+/// Longest wait for a DaemonSet pod that was away or its successor, and for what that has to read.
+const OUTAGE_WAIT: SignedDuration = SignedDuration::from_secs(120);
 
 /// The node's pods are listed this long before the release, which then need not wait for an answer. Until a list has come, the flush is
 /// said to last this much longer.
@@ -72,8 +72,8 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         until = until.max(drained);
         held_by_load_balancers(s, flushed, drained, plan);
     }
-    if let Some(successor) = s.memory.rolled.until(flush_time) {
-        until = until.max(successor.min(flushed.max(record.phase_since) + SUCCESSOR_WAIT));
+    if let Some(back) = s.memory.outages.until(flush_time) {
+        until = until.max(back.min(flushed.max(record.phase_since) + OUTAGE_WAIT));
     }
     let is_listed = ensure_listed_for(until, s, record, plan);
     if !is_listed {

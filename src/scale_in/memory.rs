@@ -14,9 +14,9 @@ use super::events::{ANNOUNCE_AGAIN_AFTER, Reason};
 use super::going::Going;
 use super::membership::Membership;
 use super::node_patch;
+use super::outages::Outages;
 use super::record::{Record, Written};
 use super::returns::Returns;
-use super::rolled::Rolled;
 use super::same_writes::SameWrites;
 use super::tries::{Task, Tries};
 use crate::aws::{AwsError, Lifecycle};
@@ -69,8 +69,8 @@ pub struct Memory {
     pub returns: Returns,
     /// When the grace of pods that are going ends.
     pub going: Going,
-    /// DaemonSet pods that were replaced during the drain.
-    pub rolled: Rolled,
+    /// DaemonSet pods that were away for a while during the drain.
+    pub outages: Outages,
     /// The record that somebody took off or wrote over once AWS was told to end the instance, or its group took it out: that goes on.
     pub lost: Option<Record>,
     /// When the last call to terminate ended that may have taken effect.
@@ -213,7 +213,7 @@ impl Memory {
         let memory = &self.pods;
         let is_asked =
             |uid: &str| memory.get(uid).is_some_and(|pod| pod.to_go.is_some() || pod.deletion != Tries::NONE);
-        self.rolled.see(pods, is_asked, flush, now);
+        self.outages.see(pods, is_asked, flush, now);
     }
 
     /// Notes that an action begins.
@@ -294,7 +294,7 @@ impl Memory {
         self.was_seen_out = false;
         self.refused_by_aws = None;
         self.returns = Returns::default();
-        self.rolled = Rolled::default();
+        self.outages = Outages::default();
         self.tries.remove(&Task::HandOver);
     }
 

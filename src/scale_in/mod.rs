@@ -8,7 +8,7 @@
 //! ```
 //! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`],
 //!   [`flush`] and [`release`]. [`deadline`] and [`limit`] set the time limits; [`class`] and [`returns`] decide which pods leave,
-//!   [`going`] when their grace ends, [`rolled`] which DaemonSet pods are being replaced; [`twins`] is for several Nodes that name
+//!   [`going`] when their grace ends, [`outages`] which DaemonSet pods are away for a while; [`twins`] is for several Nodes that name
 //!   one instance.
 //! - [`pod_watches`] brings a worker the pods; [`perform`] makes the calls; [`remember`] keeps what the next plan must know of their
 //!   outcome: in [`memory`], and for each pod in [`asked`]. [`tries`] decides when a failed try is repeated.
@@ -49,6 +49,7 @@ mod nodeless;
 mod notices;
 mod operator_queue;
 mod order;
+mod outages;
 mod outcome;
 mod perform;
 pub mod plan;
@@ -59,7 +60,6 @@ mod release;
 mod remember;
 mod report;
 mod returns;
-mod rolled;
 mod same_writes;
 mod settings;
 pub mod situation;

@@ -99,6 +99,7 @@ const LINES: &[&str] = &[
     "cluster: Forget",
     "cluster: Unauthorized",
     "cluster: OtherControllerManager",
+    "cluster: ShippersCrash",
     "cluster: AutoscalerRestarts",
     "cluster: faults of requests",
     "aws: Refused",

@@ -139,6 +139,7 @@ fn rare(dice: &mut Dice, groups: &[Group], seed: u64) -> Option<Happening> {
         8 | 9 => What::Person(Deed::Cancel, pick),
         10 => What::Group(GroupCause::Unhooked, place),
         11 => What::Group(GroupCause::Volumes, place),
+        12 | 13 => return Some(Happening { at: BEGINS, what: What::Cluster(Upset::ShippersCrash) }),
         _ => return None,
     };
     Some(Happening { at: BEGINS + dice.0.u32(..480), what })

@@ -247,6 +247,8 @@ pub(crate) enum Upset {
     /// Tokens are refused for so many seconds.
     Unauthorized(u32),
     OtherControllerManager,
+    /// From now on, the log shipper of a node that leaves crashes, and once more right after the last workload has exited.
+    ShippersCrash,
     AutoscalerRestarts,
 }
 

@@ -16,8 +16,8 @@ use kube::api::DeleteParams;
 use tonic::Code;
 
 use crate::journal_queries::{
-    a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, eviction_requests, graces, has_exited,
-    in_phase, is_asked, is_released, last_exit, notes, released_at, terminations,
+    a_hook_timed_out, assert_nothing_lost, aws_moments, daemons_on, decrements, eviction_requests, graces,
+    has_exited, in_phase, is_asked, is_released, last_exit, notes, released_at, terminations,
 };
 use crate::scene::{Cause, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
 
@@ -574,6 +574,25 @@ async fn a_daemonset_pod_that_is_replaced_around_the_last_exit_leaves_its_time_t
         assert!((least..least + 5).contains(&waited.as_secs()), "{waited} where {after} s after the exit");
         assert_nothing_lost(&scene.world);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_shipper_that_crashed_before_the_last_exit_is_waited_for_until_it_has_read_on() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(90).exits_after(30).last_lines(7)]).await;
+    let shipper = daemons_on(&scene.world, &machine).remove(0);
+    // From the second time on, there is a pause before it is started again.
+    scene.world.cluster.crash_pod(shipper.as_str());
+    scene.pass_some(seconds(20)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.pass_some(seconds(28)).await;
+    scene.world.cluster.crash_pod(shipper.as_str());
+    scene.until_gone(&machine).await;
+    let waited = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
+    assert!((12..20).contains(&waited.as_secs()), "{waited}");
+    assert_nothing_lost(&scene.world);
 }
 
 #[tokio::test(start_paused = true)]

@@ -221,8 +221,7 @@ impl Scene {
         let (last, released) = (last_exit(world, machine), released_at(world, machine));
         // The last of them: a workload that comes late leaves first, and somebody may have forged one before.
         let flushing = *phases(world, machine, "Flushing").last().expect("a flush");
-        let here: Vec<String> = moments_of_daemons(world, machine);
-        for daemon in here {
+        for daemon in daemons_on(world, machine) {
             // What a rolling update replaces is its controller's.
             let mut ours = asked(world, &daemon).into_iter().filter(|(_, by, _)| *by != By::Controller);
             assert!(ours.all(|(at, ..)| at >= last), "{daemon} was asked before");
@@ -236,7 +235,7 @@ impl Scene {
 }
 
 /// The DaemonSet pods that ran on a node.
-fn moments_of_daemons(world: &World, machine: &Machine) -> Vec<String> {
+pub(crate) fn daemons_on(world: &World, machine: &Machine) -> Vec<String> {
     let journal = world.cluster.journal();
     let pods = journal.iter().filter_map(|entry| match &entry.what {
         Event::PodRunning { pod, node } if *node == machine.name && is_daemon(&pod.name) => {

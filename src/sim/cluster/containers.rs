@@ -24,6 +24,11 @@ const EXITS_AFTER: Duration = Duration::from_secs(1);
 /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kuberuntime/kuberuntime_manager.go>
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
+/// Pauses before a container is started again: none, then this, and twice as long each time, up to the longest.
+/// <https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-restarts>
+const BACK_OFF: Duration = Duration::from_secs(10);
+const LONGEST_BACK_OFF: Duration = Duration::from_mins(5);
+
 /// The containers of one pod.
 pub(super) struct Container {
     /// The pod as its kubelet knows it.
@@ -31,6 +36,8 @@ pub(super) struct Container {
     pub(super) node: String,
     /// Whether its kubelet knows that the object is gone.
     pub(super) removed: bool,
+    /// How often they have crashed.
+    pub(super) crashes: u32,
     pub(super) stage: Stage,
 }
 
@@ -38,6 +45,7 @@ pub(super) struct Container {
 pub(super) enum Stage {
     Starting { at: Timestamp },
     Running { ends: Option<Timestamp> },
+    Crashed { starts: Timestamp },
     Asked { exits: Timestamp, killed: Timestamp },
     Exited { noticed: Timestamp, by_itself: bool },
     Ended { unmounted: Timestamp },
@@ -57,12 +65,20 @@ impl State {
 
     /// Moves a container to its next stage. Returns when the next step is due; `None` if something else must happen first.
     fn step_container(&mut self, uid: &str) -> Option<Timestamp> {
-        let Container { pod, node, removed, stage } = self.containers.get(uid)?;
+        let Container { pod, node, removed, stage, .. } = self.containers.get(uid)?;
         let (pod, node, removed, stage) = (Arc::clone(pod), node.clone(), *removed, *stage);
         let asked = removed || pod.deleting();
         let lives = self.kubelet_lives(&node);
         match stage {
-            Stage::Starting { .. } if !lives => None,
+            Stage::Starting { .. } | Stage::Crashed { .. } if !lives => None,
+            Stage::Crashed { .. } if asked => {
+                self.note(Event::PodExited { pod: pod.name.clone(), node });
+                self.set_stage(uid, Stage::Exited { noticed: self.now, by_itself: false })
+            }
+            Stage::Crashed { starts } if self.now < starts => {
+                self.report_crashed(&pod);
+                Some(starts)
+            }
             Stage::Starting { .. } if asked => {
                 self.containers.remove(uid);
                 self.confirm_end(&pod);
@@ -71,7 +87,7 @@ impl State {
             Stage::Starting { at } if self.now < at => Some(at),
             // Waits for its volume, whose arrival schedules it again.
             Stage::Starting { .. } if !self.volume_is_here(&pod) || !self.can_mount(&pod, &node) => None,
-            Stage::Starting { .. } => self.start_container(uid, &pod, &node),
+            Stage::Starting { .. } | Stage::Crashed { .. } => self.start_container(uid, &pod, &node),
             Stage::Running { .. } if asked && lives => self.ask_container(uid, &pod),
             Stage::Running { ends: Some(ends) } if ends <= self.now => self.end_container(uid, &pod, true),
             Stage::Running { ends } => {
@@ -126,6 +142,27 @@ impl State {
             }
         }
         self.set_stage(uid, Stage::Running { ends })
+    }
+
+    /// A pod's running containers are killed where they are, as by the kernel for their memory; their kubelet starts them again.
+    pub(super) fn crash_container(&mut self, uid: &str) {
+        let now = self.now;
+        let Some(container) = self.containers.get_mut(uid) else { return };
+        if !matches!(container.stage, Stage::Running { .. }) {
+            return;
+        }
+        let pause = match container.crashes.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(doublings) => (BACK_OFF * 2_u32.saturating_pow(doublings)).min(LONGEST_BACK_OFF),
+        };
+        let noticed = self.timing.exit_noticed.draw(&mut self.dice);
+        let starts = container.pod.seconds("sim/start-seconds").unwrap_or(STARTS_AFTER);
+        container.crashes += 1;
+        container.stage = Stage::Crashed { starts: now + noticed + pause + starts };
+        let (pod, node) = (container.pod.name.clone(), container.node.clone());
+        self.logs.entry(node.clone()).or_default().killed(uid, now);
+        self.note(Event::PodCrashed { pod, node });
+        self.look_at_container(uid, now + noticed);
     }
 
     /// The containers of a node, by pod uid.

@@ -87,6 +87,13 @@ pub enum Event {
         /// The node.
         node: String,
     },
+    /// A pod's containers were killed where they were, and will be started again.
+    PodCrashed {
+        /// The pod.
+        pod: Name,
+        /// The node.
+        node: String,
+    },
     /// The API server accepted a pod's eviction or deletion.
     PodAsked {
         /// The pod.

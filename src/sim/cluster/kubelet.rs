@@ -31,7 +31,8 @@ impl State {
         } else {
             let at = self.now + pod.seconds("sim/start-seconds").unwrap_or(STARTS_AFTER);
             let (pod, stage) = (Arc::clone(&pod), Stage::Starting { at });
-            self.containers.insert(facts.uid.clone(), Container { pod, node, removed: false, stage });
+            self.containers
+                .insert(facts.uid.clone(), Container { pod, node, removed: false, crashes: 0, stage });
         }
         self.advance(&facts.uid);
     }
@@ -41,7 +42,8 @@ impl State {
         let Some(known) = self.known_to_server(pod) else { return };
         let (now, ready) = (self.now, pod.annotation("sim/ready") != Some("false"));
         let starts = known.pod().phase != super::object::Phase::Running;
-        if !starts && known.pod().ready == ready {
+        let is_down = || statuses(&known.value).any(|status| status["state"]["running"].is_null());
+        if !starts && known.pod().ready == ready && !is_down() {
             return;
         }
         let address =
@@ -50,8 +52,26 @@ impl State {
         self.edit(Resource::Pods, &pod.name, |value| {
             if let Some(address) = address {
                 set_running(value, now, ready, &address);
+            } else {
+                set_statuses(value, ready, true, &json!({ "running": { "startedAt": stamp(now) } }));
             }
             set_ready_conditions(value, now, ready);
+        });
+    }
+
+    /// Reports that a pod's containers have crashed and will be started again, unless that is known.
+    pub(super) fn report_crashed(&mut self, pod: &Object) {
+        let Some(known) = self.known_to_server(pod) else { return };
+        if statuses(&known.value).all(|status| status["state"]["running"].is_null()) {
+            return;
+        }
+        let now = self.now;
+        self.edit(Resource::Pods, &pod.name, |value| {
+            set_ready_conditions(value, now, false);
+            set_statuses(value, false, false, &json!({ "waiting": { "reason": "CrashLoopBackOff" } }));
+            for status in statuses_mut(value) {
+                status["restartCount"] = json!(status["restartCount"].as_u64().unwrap_or(0) + 1);
+            }
         });
     }
 
@@ -69,11 +89,7 @@ impl State {
             set_ready_conditions(value, now, false);
             let terminated =
                 json!({ "terminated": { "exitCode": code, "reason": reason, "finishedAt": stamp(now) } });
-            for status in value["status"]["containerStatuses"].as_array_mut().into_iter().flatten() {
-                status["ready"] = json!(false);
-                status["started"] = json!(false);
-                status["state"] = terminated.clone();
-            }
+            set_statuses(value, false, false, &terminated);
         });
     }
 
@@ -102,23 +118,37 @@ impl State {
     }
 }
 
+fn statuses(pod: &Value) -> impl Iterator<Item = &Value> {
+    list(pod, &["status", "containerStatuses"]).iter()
+}
+
+fn statuses_mut(pod: &mut Value) -> impl Iterator<Item = &mut Value> {
+    pod["status"]["containerStatuses"].as_array_mut().into_iter().flatten()
+}
+
+fn set_statuses(pod: &mut Value, ready: bool, started: bool, state: &Value) {
+    for status in statuses_mut(pod) {
+        status["ready"] = json!(ready);
+        status["started"] = json!(started);
+        status["state"] = state.clone();
+    }
+}
+
 fn set_running(value: &mut Value, now: jiff::Timestamp, ready: bool, address: &str) {
     let started = stamp(now);
     let names = list(value, &["spec", "containers"]).iter();
     let names: Vec<String> =
         names.filter_map(|container| text(container, &["name"])).map(str::to_owned).collect();
-    let statuses = names.into_iter().map(|name| {
-        json!({
-            "name": name, "ready": ready, "started": true, "restartCount": 0, "image": "sim", "imageID": "sim",
-            "state": { "running": { "startedAt": started } },
-        })
-    });
-    let statuses: Value = statuses.collect();
+    let statuses: Value = names
+        .into_iter()
+        .map(|name| json!({ "name": name, "restartCount": 0, "image": "sim", "imageID": "sim" }))
+        .collect();
     let status = &mut value["status"];
     status["phase"] = json!("Running");
-    status["startTime"] = started;
+    status["startTime"] = started.clone();
     status["podIP"] = json!(address);
     status["containerStatuses"] = statuses;
+    set_statuses(value, ready, true, &json!({ "running": { "startedAt": started } }));
     set_condition(value, now, json!({ "type": "PodScheduled", "status": "True" }));
     set_condition(value, now, json!({ "type": "Initialized", "status": "True" }));
 }

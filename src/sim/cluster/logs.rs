@@ -1,8 +1,8 @@
 //! Log lines: how many each pod writes, and which have left the node.
 //!
 //! Nothing happens line by line. The lines that a node has written by a moment follow from its pods' starts and ends. A
-//! running shipper has shipped everything written up to its lag ago; it reads files, so a new shipper continues where the
-//! last stopped. Invariant: `shipped + lost <= written`, and equal once the node is off.
+//! running shipper has shipped everything written up to its lag ago; it reads files, so a new shipper continues, after its
+//! lag, where the last stopped. Invariant: `shipped + lost <= written`, and equal once the node is off.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,9 +32,14 @@ pub(super) struct NodeLogs {
     writers: BTreeMap<String, Writer>,
     /// Lines of containers that ended with their machine, in pods that have started again since.
     earlier: u64,
-    shippers: BTreeMap<String, Duration>,
+    shippers: BTreeMap<String, Shipper>,
     shipped: u64,
     lost: u64,
+}
+
+struct Shipper {
+    since: Timestamp,
+    lag: Duration,
 }
 
 struct Writer {
@@ -59,7 +64,8 @@ impl NodeLogs {
         let uid = pod.pod().uid.clone();
         if pod.annotation("sim/log-shipper") == Some("true") {
             self.settle(now);
-            self.shippers.insert(uid, pod.seconds("sim/ship-lag-seconds").unwrap_or(SHIP_LAG));
+            let lag = pod.seconds("sim/ship-lag-seconds").unwrap_or(SHIP_LAG);
+            self.shippers.insert(uid, Shipper { since: now, lag });
         } else if !pod.pod().daemon {
             let per_second = pod.annotation("sim/lines-per-second").and_then(|rate| rate.parse().ok());
             let per_second = per_second.unwrap_or(LINES_PER_SECOND);
@@ -110,8 +116,9 @@ impl NodeLogs {
 
     /// Counts what running shippers have sent by now.
     fn settle(&mut self, now: Timestamp) {
-        if let Some(lag) = self.shippers.values().min() {
-            self.ship(self.written_by(now - *lag));
+        let reads_on = self.shippers.values().filter(|shipper| shipper.since + shipper.lag <= now);
+        if let Some(lag) = reads_on.map(|shipper| shipper.lag).min() {
+            self.ship(self.written_by(now - lag));
         }
     }
 

@@ -72,6 +72,17 @@ impl Cluster {
         self.change(|state| state.break_kubelet(node, Kubelet::Crashed));
     }
 
+    /// A pod's containers are killed for their memory, and started again by their kubelet: at once the first time, later and later then.
+    pub fn crash_pod(&self, pod: impl Into<Name>) {
+        let pod = pod.into();
+        self.change(|state| {
+            let uid = state.store.get(Resource::Pods, &pod).map(|pod| pod.uid().to_owned());
+            if let Some(uid) = uid {
+                state.crash_container(&uid);
+            }
+        });
+    }
+
     /// AWS has stopped a node's instance, whose machine has [crashed](Self::crash): the cloud controller taints its Node until it is back.
     pub fn stopped(&self, node: &str) {
         self.change(|state| state.stop_machine(node));

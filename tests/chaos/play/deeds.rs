@@ -10,15 +10,16 @@ use ebbtide::sim::aws::{
     TerminationCause, Trouble, Which,
 };
 use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
+use ebbtide::sim::world::World;
 use ebbtide::sim::{autoscaler, cluster};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::setting::{OURS, add, postpone};
+use super::setting::{OURS, SHIPPER, add, postpone};
 use super::{BLOCKED, Later, Stage, drainers};
 use crate::history::{Machine, Note};
 use crate::scenario::{AwsFault, Blow, Cause, Damage, Deed, GroupCause, Pick, Upset, What};
@@ -260,7 +261,7 @@ impl Stage {
             Deed::Uncordon => self.patch(&machine.node, json!({ "spec": { "unschedulable": false } })).await,
             Deed::SetAside => self.world.aws.set_aside(&machine.instance, false),
             Deed::Detach => self.world.aws.detach(&machine.instance, false),
-            Deed::RollDaemonSet => self.world.cluster.roll("shipper"),
+            Deed::RollDaemonSet => self.world.cluster.roll(SHIPPER),
             Deed::DeleteNode => {
                 let nodes: Api<Node> = Api::all(self.world.cluster.client());
                 let _ = tokio::time::timeout(PATIENCE, nodes.delete(&machine.node, &DeleteParams::default()))
@@ -301,6 +302,7 @@ impl Stage {
             }
             Upset::Forget => cluster.compact_history(),
             Upset::Unauthorized(n) => cluster.expire_tokens_for(seconds(n)),
+            Upset::ShippersCrash => drop(self.others.spawn(crash_shippers(Arc::clone(&self.world)))),
             Upset::OtherControllerManager => cluster.change_leader(),
             Upset::AutoscalerRestarts => self.restart_autoscaler().await,
         }
@@ -473,5 +475,24 @@ impl Stage {
 
     fn on_a_leaving_node(&self, node: Option<String>) -> bool {
         node.and_then(|name| self.world.cluster.node(&name)).is_some_and(|node| is_leaving(&node))
+    }
+}
+
+/// The log shipper of each node that leaves crashes, and once more when no workload is left there.
+async fn crash_shippers(world: Arc<World>) {
+    let is_shipper = |pod: &Pod| pod.name_any().starts_with(SHIPPER);
+    let is_daemon = |pod: &Pod| pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet");
+    let mut crashes = BTreeSet::new();
+    loop {
+        for node in world.cluster.list::<Node>().iter().filter(|node| is_leaving(node)) {
+            let pods = world.cluster.pods_on(&node.name_any());
+            let is_empty = pods.iter().all(is_daemon);
+            for shipper in pods.iter().filter(|pod| is_shipper(pod)) {
+                if crashes.insert((shipper.uid(), is_empty)) {
+                    world.cluster.crash_pod(shipper.name_any().as_str());
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }

@@ -26,7 +26,7 @@ use crate::history::Diary;
 use crate::scenario::{self, Blow, Budget, Flags, Group, Kind, Scenario, What, Workload};
 
 /// Nodes have one of these, and the log shipper ships what workloads on them write.
-const SHIPPER: &str = "shipper";
+pub(super) const SHIPPER: &str = "shipper";
 
 /// How long cluster-autoscaler tries to take its taints off at its start.
 const CLEANS_UP: Duration = Duration::from_mins(1);

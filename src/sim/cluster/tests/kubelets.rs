@@ -1,6 +1,6 @@
 //! Kubelets that die, are cut off and come back.
 
-use k8s_openapi::api::core::v1::PodCondition;
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
 use kube::api::{DeleteParams, EvictParams};
 
 use super::*;
@@ -278,5 +278,28 @@ async fn the_pre_stop_hook_and_the_sidecars_share_the_grace_and_get_two_seconds_
         sim.pods().delete("web", &DeleteParams::default()).await.unwrap();
         sim.until("it is gone", |cluster| cluster.pod("web").is_none()).await;
         assert_eq!((since(&sim, asked), sim.cluster.happened(exited("web"))), (seconds, whole));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_that_crash_are_started_again_at_once_and_later_each_time() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(daemon_set("logs").starts_after(1));
+    sim.running("logs", 1).await;
+    let (pod, _) = running(&sim.cluster, "logs").remove(0);
+    let is_up = |cluster: &Cluster| {
+        let status = cluster.pod(pod.as_str()).and_then(|pod| pod.status).unwrap_or_default();
+        assert_eq!(status.phase.as_deref(), Some("Running"));
+        let containers = status.container_statuses.unwrap_or_default();
+        let state = |one: &ContainerStatus| one.state.clone().unwrap_or_default();
+        assert!(containers.iter().all(|one| one.ready == state(one).running.is_some()));
+        (containers.iter().all(|one| one.ready), containers[0].restart_count)
+    };
+    for (restarts, pause) in [(1, 1), (2, 11), (3, 21)] {
+        sim.cluster.crash_pod(pod.as_str());
+        let crashed = sim.now();
+        sim.until("it is down", |cluster| is_up(cluster) == (false, restarts)).await;
+        sim.until("it is up", |cluster| is_up(cluster) == (true, restarts)).await;
+        assert_eq!(sim.now().duration_since(crashed).as_secs(), pause);
     }
 }

@@ -1,9 +1,10 @@
-//! DaemonSet pods that are replaced while a node drains: a rolling update, an eviction by the kubelet, somebody who deletes one.
+//! DaemonSet pods that are away for a while around a node's last exit: replaced (a rolling update, an eviction by the kubelet, somebody who
+//! deletes one), or with a container that has crashed and is started again.
 //!
-//! The successor needs some seconds to come and to read on where the other one stopped, and what the other one asked for counts
-//! until then. Those that we ask to go are another matter: their successors are left alone, and not waited for.
+//! What comes needs some seconds to start and to read on where the other one stopped, and what the other one asked for counts until then.
+//! Those that we ask to go are another matter: their successors are left alone, and not waited for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -12,23 +13,30 @@ use super::class::{Flush, flush_time};
 use crate::clock::{later, signed};
 use crate::cluster::{DaemonOwner, PodView};
 
-/// How long the successor may take until it runs, where its image is on the node.
+/// How long a pod may take until it runs, where its image is on the node.
 const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 
 /// What the node's DaemonSet pods have done, as far as nobody here has asked them to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rolled {
-    /// Those that run, by UID.
-    running: BTreeSet<String>,
-    /// Those that are on their way out.
-    going: BTreeSet<String>,
-    /// When the last one began to go, or was gone.
-    last: Option<Timestamp>,
+pub struct Outages {
+    /// How each was seen last, by UID.
+    seen: BTreeMap<String, Stage>,
+    /// By when all of those that were away run, or their successors.
+    back_by: Option<Timestamp>,
     /// The longest flush that any of them has asked for.
     flush: Duration,
 }
 
-impl Rolled {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// It has not started, or a container of it has ended and is to be started again.
+    Down,
+    /// It is being deleted.
+    Going,
+}
+
+impl Outages {
     /// Looks at the pods of the node; `is_asked`: we have asked the one with this UID to go.
     pub fn see(
         &mut self,
@@ -41,18 +49,22 @@ impl Rolled {
         let counts = |(uid, pod): &(&String, &PodView)| {
             matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. })) && !pod.finished && !is_asked(uid)
         };
-        let (mut running, mut going) = (BTreeSet::new(), BTreeSet::new());
-        for (uid, pod) in pods.iter().filter(counts) {
-            let found = if pod.deletion_timestamp.is_some() { &mut going } else { &mut running };
-            found.insert(uid.clone());
-        }
-        let has_got_on = |before: &BTreeSet<String>, after: &BTreeSet<String>| {
-            before.iter().any(|uid| !after.contains(uid) && !is_asked(uid))
+        let stage = |pod: &PodView| match pod.deletion_timestamp {
+            Some(_) => Stage::Going,
+            None if pod.is_down => Stage::Down,
+            None => Stage::Running,
         };
-        if has_got_on(&self.running, &running) || has_got_on(&self.going, &going) {
-            self.last = Some(now);
+        let seen: BTreeMap<_, _> =
+            pods.iter().filter(counts).map(|(uid, pod)| (uid.clone(), stage(pod))).collect();
+        for (uid, before) in self.seen.iter().filter(|(uid, _)| !is_asked(uid)) {
+            let back_by = match seen.get(uid) {
+                Some(stage) if stage == before => continue,
+                Some(Stage::Running) => now,
+                _ => later(now, STARTS_WITHIN),
+            };
+            self.back_by = self.back_by.max(Some(back_by));
         }
-        (self.running, self.going) = (running, going);
+        self.seen = seen;
     }
 
     /// The longest flush that DaemonSet pods have asked for while the node drained.
@@ -60,14 +72,16 @@ impl Rolled {
         self.flush
     }
 
-    /// Until when a successor is waited for that needs `flush` to read on; `None` if none was replaced.
+    /// Until when one is waited for that was away and needs `flush` to read on; `None` if none was.
     pub fn until(&self, flush: Duration) -> Option<Timestamp> {
-        Some(later(self.last?, STARTS_WITHIN + signed(flush)))
+        Some(later(self.back_by?, signed(flush)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::k8s::names;
 
@@ -88,11 +102,11 @@ mod tests {
             longest: Duration::from_mins(2),
             namespaces: BTreeSet::new(),
         };
-        let mut rolled = Rolled::default();
+        let mut outages = Outages::default();
         let mut see = |pods: &[(String, PodView)], asked: &[&str], second| {
             let pods = pods.iter().cloned().collect();
-            rolled.see(&pods, |uid| asked.contains(&uid), &flush, at(second));
-            (rolled.flush().as_secs(), rolled.until(Duration::from_secs(5)))
+            outages.see(&pods, |uid| asked.contains(&uid), &flush, at(second));
+            (outages.flush().as_secs(), outages.until(Duration::from_secs(5)))
         };
         let (uid, pod) = shipper("a", "60");
         let going = (uid.clone(), PodView { deletion_timestamp: Some(at(40)), ..pod.clone() });
@@ -116,5 +130,12 @@ mod tests {
         let third = shipper("c", "");
         assert_eq!(see(&[third], &["c"], 60), (60, Some(at(70))));
         assert_eq!(see(&[], &[], 61), (60, Some(at(70))), "we asked it");
+        let (uid, pod) = shipper("d", "");
+        let down = (uid.clone(), PodView { is_down: true, ..pod.clone() });
+        assert_eq!(see(std::slice::from_ref(&down), &[], 62), (60, Some(at(70))), "it has not started");
+        assert_eq!(see(&[(uid.clone(), pod.clone())], &[], 80), (60, Some(at(85))), "it has");
+        assert_eq!(see(std::slice::from_ref(&down), &[], 90), (60, Some(at(110))), "it has crashed");
+        assert_eq!(see(&[down], &[], 95), (60, Some(at(110))));
+        assert_eq!(see(&[(uid, pod)], &[], 120), (60, Some(at(125))), "it runs again");
     }
 }
