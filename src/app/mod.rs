@@ -232,10 +232,6 @@ fn start_memory_of_rpcs(
         "names of placeholders",
         Placeholders::watch(provider.placeholders(), Arc::clone(&shared.groups), shared.clock.clone()),
     );
-    tasks.until_stop(
-        "memory of refused launches",
-        Expander::watch(expander.refused_launches(), Arc::clone(shared)),
-    );
     if config.expander_events {
         let (choices, config_map) = (expander.choices(), config.templates_config_map.clone());
         tasks.until_stop("Events of the expander", publish(choices, Arc::clone(shared), config_map));

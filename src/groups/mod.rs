@@ -29,7 +29,7 @@ use jiff::Timestamp;
 
 pub use group_locks::{GroupLock, LowerLock, SharedGroupLock};
 pub use metrics::register;
-pub use view::{Change, Groups, Stale, size_in_doubt};
+pub use view::{Change, FailedLaunches, Groups, Stale, size_in_doubt};
 
 use crate::aws::{AutoScalingGroup, Instance};
 use crate::clock::elapsed;

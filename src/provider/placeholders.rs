@@ -46,9 +46,6 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// [`clusterstate.go`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/clusterstate/clusterstate.go).
 const ON_ITS_WAY: Duration = Duration::from_mins(1);
 
-/// How long cluster-autoscaler leaves a group alone in which launches have failed (`--initial-node-group-backoff-duration`).
-const BACK_OFF: Duration = Duration::from_mins(5);
-
 /// Most placeholders of a group: the nodes of the largest cluster that Kubernetes is built for, and an answer of well under the
 /// 4 MiB that cluster-autoscaler's client takes. Of a size beyond it, as somebody mistypes one, the rest has no names:
 /// the target size counts it all the same.
@@ -73,8 +70,6 @@ pub struct Placeholders(Mutex<BTreeMap<GroupName, OfGroup>>);
 struct OfGroup {
     numbers: Numbers,
     without_errors_until: Option<Timestamp>,
-    /// When a look last showed launches that failed.
-    failed_at: Option<Timestamp>,
 }
 
 /// An instance that a group misses.
@@ -160,11 +155,7 @@ impl Placeholders {
         let Some(snapshot) = groups.latest() else { return };
         all.retain(|name, _| snapshot.groups.contains_key(name) || snapshot.gone.contains_key(name));
         for group in snapshot.groups.values() {
-            let known = all.entry(group.asg.name.clone()).or_default();
-            known.numbers.follow(&group.asg, now);
-            if group.failure.is_some() {
-                known.failed_at = Some(snapshot.taken_at);
-            }
+            all.entry(group.asg.name.clone()).or_default().numbers.follow(&group.asg, now);
         }
     }
 
@@ -189,12 +180,6 @@ impl Placeholders {
         let all = self.0.lock();
         let open = all.get(group).into_iter().flat_map(|known| &known.numbers.open);
         open.filter(|missing| !missing.is_on_its_way(now)).map(|missing| missing.number).collect()
-    }
-
-    /// Whether launches of the group have failed lately.
-    pub fn have_failed(&self, group: &GroupName, now: Timestamp) -> bool {
-        let failed_at = self.0.lock().get(group).and_then(|known| known.failed_at);
-        failed_at.is_some_and(|at| elapsed(at, now) < BACK_OFF)
     }
 
     /// These are about to be given up. [`Placeholders::given_up`] or [`Placeholders::refused`] says how that ended.

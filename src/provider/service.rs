@@ -181,7 +181,7 @@ impl Provider {
     }
 
     fn node_group(&self, group: &Group) -> NodeGroup {
-        let have_failed = self.placeholders.have_failed(&group.asg.name, self.clock.now());
+        let have_failed = self.groups.failed_launches().have_failed(&group.asg.name, self.clock.now());
         answers::node_group(group, have_failed, &*self.scale_ins)
     }
 

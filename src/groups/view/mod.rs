@@ -1,6 +1,7 @@
 //! The groups as everybody reads them: the last snapshot, with our later changes laid over it.
 
 mod changes;
+mod failed_launches;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,6 +14,7 @@ use tokio::sync::{Notify, watch};
 
 pub use self::changes::{Change, size_in_doubt};
 use self::changes::{Changes, SHOWN_WITHIN, is_older};
+pub use self::failed_launches::FailedLaunches;
 use super::Snapshot;
 use super::group_locks::{GroupLock, GroupLocks, LowerLock, SharedGroupLock};
 use crate::aws::AutoScalingGroup;
@@ -45,6 +47,7 @@ pub struct Groups {
     undescribed_since: Mutex<Option<Timestamp>>,
     /// Groups of which a size was set without a word on whether it was, and when that was last.
     unclear: Mutex<BTreeMap<GroupName, Timestamp>>,
+    failed_launches: FailedLaunches,
 }
 
 /// What the view is made of.
@@ -75,6 +78,7 @@ impl Groups {
             asked_for: Mutex::default(),
             undescribed_since: Mutex::default(),
             unclear: Mutex::default(),
+            failed_launches: FailedLaunches::default(),
         }
     }
 
@@ -208,6 +212,11 @@ impl Groups {
         self.unclear.lock().get(group).is_none_or(|set| elapsed(*set, at) >= SHOWN_WITHIN)
     }
 
+    /// Which launches have failed lately.
+    pub fn failed_launches(&self) -> &FailedLaunches {
+        &self.failed_launches
+    }
+
     /// Asks discovery for a refresh soon; several such requests make one.
     pub fn refresh_soon(&self) {
         self.refresh.notify_one();
@@ -276,7 +285,9 @@ impl Groups {
 
     fn swap(&self, seen: &Seen) {
         let Some(base) = &seen.base else { return };
-        self.view.send_replace(Some(seen.changes.laid_over(base)));
+        let view = seen.changes.laid_over(base);
+        self.failed_launches.note(&view);
+        self.view.send_replace(Some(view));
     }
 }
 

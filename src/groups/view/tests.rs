@@ -334,13 +334,17 @@ fn the_size_of_a_group_that_is_made_anew_is_not_in_doubt_for_its_predecessors() 
     assert_eq!(doubted(of_arn("arn:2", snapshot(1, 0, &[]))), None);
 }
 
+/// So many launches of the group fail.
+fn failing(mut seen: Snapshot, out_of_resources: bool, launches: usize) -> Snapshot {
+    let failure = LaunchFailure { code: "x".into(), message: String::new(), out_of_resources, launches };
+    Arc::make_mut(seen.groups.get_mut("g").expect("there")).failure = Some(failure);
+    seen
+}
+
 #[test]
 fn a_failure_explains_nothing_that_is_asked_for_after_it_and_nothing_twice() {
     let groups = Groups::new(Duration::from_mins(10));
-    let mut seen = snapshot(0, 5, &[Lifecycle::InService]);
-    let failure =
-        LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true, launches: 3 };
-    Arc::make_mut(seen.groups.get_mut("g").expect("there")).failure = Some(failure);
+    let seen = failing(snapshot(0, 5, &[Lifecycle::InService]), true, 3);
     groups.publish(seen.clone());
     let explained = || groups.latest().expect("published").groups["g"].failure.as_ref().map(|f| f.launches);
     groups.changed(at(1), Change::Desired { group: "g".into(), from: 5, to: 4 });
@@ -350,6 +354,19 @@ fn a_failure_explains_nothing_that_is_asked_for_after_it_and_nothing_twice() {
     groups.publish(seen);
     groups.changed(at(3), Change::Desired { group: "g".into(), from: 5, to: 6 });
     assert_eq!(explained(), None);
+}
+
+#[test]
+fn a_failure_counts_for_five_minutes_and_refused_capacity_for_fifteen_from_when_it_was_last_seen() {
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(failing(snapshot(0, 1, &[]), true, 1));
+    // A wrong template is no want of capacity.
+    groups.publish(failing(snapshot(100, 1, &[]), false, 1));
+    groups.publish(snapshot(200, 1, &[]));
+    let launches = groups.failed_launches();
+    assert_eq!([399, 400].map(|now| launches.have_failed(&"g".into(), at(now))), [true, false]);
+    assert!(!launches.have_failed(&"h".into(), at(200)));
+    assert_eq!([899, 900].map(|now| launches.refused(at(now)).len()), [1, 0]);
 }
 
 #[test]

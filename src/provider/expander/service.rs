@@ -17,7 +17,7 @@ use super::events::note;
 use super::policy::{Choice, Criterion, Policy, choose, explain, names};
 use super::proto::expander_server::Expander as Rpcs;
 use super::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
-use super::standing::{Known, RefusedLaunches, standings};
+use super::standing::{Known, standings};
 use crate::clock::Clock;
 use crate::prices::{PricedNode, Prices};
 use crate::scale_in::Shared;
@@ -38,7 +38,6 @@ const NAMES: usize = 256 << 10;
 /// The gRPC expander.
 pub struct Expander {
     shared: Arc<Shared>,
-    refusals: Arc<RefusedLaunches>,
     /// `None`: nothing is known of prices.
     prices: Option<Arc<Prices>>,
     file: Option<PathBuf>,
@@ -108,7 +107,6 @@ impl Expander {
         registry.register("ebbtide_expander_answers", help, answers.clone());
         Self {
             shared,
-            refusals: Arc::default(),
             prices: None,
             file,
             policy: Mutex::default(),
@@ -126,16 +124,6 @@ impl Expander {
         self
     }
 
-    /// Remembers refused launches. Never completes.
-    pub async fn watch(refusals: Arc<RefusedLaunches>, shared: Arc<Shared>) -> std::convert::Infallible {
-        let look = || {
-            if let Some(snapshot) = shared.groups.latest() {
-                refusals.observe(&snapshot, shared.clock.now());
-            }
-        };
-        shared.groups.watch(look).await
-    }
-
     /// The places for questions, at whichever address they are asked.
     pub(super) fn places(&self) -> Arc<Slots> {
         Arc::clone(&self.places)
@@ -144,11 +132,6 @@ impl Expander {
     /// Tells it the time.
     pub(in crate::provider) fn clock(&self) -> Clock {
         self.shared.clock.clone()
-    }
-
-    /// What it remembers.
-    pub fn refused_launches(&self) -> Arc<RefusedLaunches> {
-        Arc::clone(&self.refusals)
     }
 
     /// Its choices as the log has them: the last one, at most one a second.
@@ -185,7 +168,7 @@ impl Expander {
         let price = |node: &PricedNode<'_>| Some(self.prices.as_ref()?.of_node(node, now)?.per_hour);
         let known = Known {
             snapshot: &snapshot,
-            refused: self.refusals.recent(now),
+            refused: self.shared.groups.failed_launches().refused(now),
             interruptions: self.shared.history.interruptions(self.shared.clock.cluster() - A_DAY),
             price: &price,
         };

@@ -1,20 +1,11 @@
-//! What is known of the groups that could grow. Pure, but for the memory of refusals.
+//! What is known of the groups that could grow. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-use jiff::Timestamp;
-use parking_lot::Mutex;
 
 use super::proto::Option as Offered;
-use crate::clock::elapsed;
 use crate::groups::{Group, Snapshot};
 use crate::k8s::GroupName;
 use crate::prices::node::{PricedNode, labels, template};
-
-/// How long refused capacity counts as missing. cluster-autoscaler backs the group off for five minutes at first, and up to thirty;
-/// meanwhile it must not try the next group with the same type in the same zone.
-const REFUSED_FOR: Duration = Duration::from_mins(15);
 
 /// An option of cluster-autoscaler's, with what is known of its group.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,33 +24,6 @@ pub struct Standing {
     pub interruptions: f64,
     /// How many nodes there are in the group's zones, for each zone.
     pub nodes_a_zone: Option<f64>,
-}
-
-/// Groups whose launches were refused for want of capacity, and when last. Lost at a restart: the next refusal teaches it again.
-#[derive(Debug, Default)]
-pub struct RefusedLaunches(Mutex<BTreeMap<GroupName, Timestamp>>);
-
-impl RefusedLaunches {
-    /// Notes what a snapshot shows.
-    pub fn observe(&self, snapshot: &Snapshot, now: Timestamp) {
-        let mut known = self.0.lock();
-        let is_refused =
-            |group: &Group| group.failure.as_ref().is_some_and(|failure| failure.out_of_resources);
-        for (name, _) in snapshot.groups.iter().filter(|(_, group)| is_refused(group)) {
-            known.insert(name.clone(), now);
-        }
-        known.retain(|_, at| elapsed(*at, now) < REFUSED_FOR);
-    }
-
-    /// The groups whose refusals still count.
-    pub fn recent(&self, now: Timestamp) -> BTreeSet<GroupName> {
-        let known = self.0.lock();
-        known
-            .iter()
-            .filter(|(_, at)| elapsed(**at, now) < REFUSED_FOR)
-            .map(|(name, _)| name.clone())
-            .collect()
-    }
 }
 
 /// What is known besides the request.
@@ -151,6 +115,7 @@ mod tests {
     use std::cell::Cell;
     use std::sync::Arc;
 
+    use jiff::Timestamp;
     use k8s_pb::api::core::v1::Node;
     use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use prost::Message as _;
@@ -158,7 +123,6 @@ mod tests {
     use super::super::proto::Pod;
     use super::*;
     use crate::aws::{AutoScalingGroup, Instance, Launch, Mix, Override};
-    use crate::groups::LaunchFailure;
     use crate::template::Template;
 
     const TYPE: &str = "node.kubernetes.io/instance-type";
@@ -308,23 +272,5 @@ mod tests {
         ]);
         assert_eq!(refused_of(&snapshot, &["refused"]), ["refused"]);
         assert_eq!(refused_of(&snapshot, &["by attributes"]), ["by attributes"], "of itself alone");
-    }
-
-    #[test]
-    fn a_refusal_counts_for_a_quarter_of_an_hour_from_when_it_was_last_seen() {
-        let at = |minutes: i64| Timestamp::from_second(minutes * 60).expect("in range");
-        let failure = |out_of_resources| LaunchFailure {
-            code: "X".into(),
-            message: String::new(),
-            out_of_resources,
-            launches: 1,
-        };
-        let failing = Group { failure: Some(failure(true)), ..group("web", &["a"], &[], &[]) };
-        let broken = Group { failure: Some(failure(false)), ..group("broken", &["a"], &[], &[]) };
-        let refusals = RefusedLaunches::default();
-        refusals.observe(&snapshot(vec![failing, broken]), at(0));
-        refusals.observe(&snapshot(vec![group("web", &["a"], &[], &[])]), at(5));
-        assert_eq!(refusals.recent(at(14)), ["web".into()].into(), "a wrong template is no want of capacity");
-        assert_eq!(refusals.recent(at(15)), BTreeSet::new());
     }
 }
