@@ -20,7 +20,8 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
 use self::held::{
-    Done, Fate, Held, Newcomers, Said, Step, UNSEEN_AFTER, hear, interval, observe, presume, questions_due,
+    Done, Fate, Held, Newcomers, One, Said, Step, UNSEEN_AFTER, hear, interval, observe, presume,
+    questions_due,
 };
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
@@ -116,7 +117,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             Some(done) = running.next() => {
                 let mut next = Some(done);
                 while let Some(done) = next {
-                    failing.tell(&held, &done);
+                    failing.tell(&done);
                     hear(&mut held, done, shared.clock.now());
                     next = running.next().now_or_never().flatten();
                 }
@@ -145,47 +146,39 @@ impl Failing {
         self.questions.retain(|group, _| held.values().any(|held| held.group == *group));
     }
 
-    fn tell(&mut self, held: &BTreeMap<InstanceId, Held>, done: &Done) {
+    fn tell(&mut self, done: &Done) {
         match done {
-            Done::Step { step, instance, pause, error, .. } => {
-                let group = held.get(instance).map(|held| held.group.as_str());
-                self.tell_step(*step, group, instance, *pause, error.as_ref());
-            }
+            Done::Step { one, step, pause, error } => self.tell_step(*step, one, *pause, error.as_ref()),
             Done::Asked { group, instances, answer } => {
                 self.tell_question(group, instances.len(), answer.as_ref().err());
             }
         }
     }
 
-    fn tell_step(
-        &mut self,
-        step: Step,
-        group: Option<&str>,
-        instance: &InstanceId,
-        pause: SignedDuration,
-        error: Option<&AwsError>,
-    ) {
-        let name = instance.as_str();
+    fn tell_step(&mut self, step: Step, one: &One, pause: SignedDuration, error: Option<&AwsError>) {
+        let (group, instance) = (one.group.as_str(), one.instance.as_str());
         let is_termination = step == Step::Terminate;
         let Some(error) = error else {
-            let lasted = self.steps.remove(instance).and_then(|mut outage| outage.recovered());
+            let lasted = self.steps.remove(&one.instance).and_then(|mut outage| outage.recovered());
             // That one is terminated is told anyway.
             if let Some(outage_seconds) = lasted.filter(|_| !is_termination) {
                 tracing::info!(
                     group,
-                    instance = name,
+                    instance,
                     outage_seconds,
                     "heartbeat or completion of the lifecycle hook works again"
                 );
             }
             return;
         };
-        let Some(outage_seconds) = self.steps.entry(instance.clone()).or_default().failed() else { return };
+        let Some(outage_seconds) = self.steps.entry(one.instance.clone()).or_default().failed() else {
+            return;
+        };
         let again_seconds = pause.as_secs();
         if is_termination {
-            tracing::warn!(group, instance = name, outage_seconds, again_seconds, error = %chain(error), "termination of a retained instance failed, and is tried again");
+            tracing::warn!(group, instance, outage_seconds, again_seconds, error = %chain(error), "termination of a retained instance failed, and is tried again");
         } else {
-            tracing::warn!(group, instance = name, outage_seconds, again_seconds, error = %chain(error), "heartbeat or completion of the lifecycle hook failed, and is tried again");
+            tracing::warn!(group, instance, outage_seconds, again_seconds, error = %chain(error), "heartbeat or completion of the lifecycle hook failed, and is tried again");
         }
     }
 
@@ -290,27 +283,9 @@ async fn ask_since(shared: Arc<Shared>, group: GroupName, questions: Vec<Questio
     Done::Asked { group, instances: questions.into_iter().map(|held| held.instance).collect(), answer }
 }
 
-/// A held instance of which a step is due.
-struct One {
-    group: GroupName,
-    instance: InstanceId,
-    /// When AWS began to hold it, if known.
-    since: Option<Timestamp>,
-    /// When the last heartbeat that AWS took was sent.
-    renewed: Option<Timestamp>,
-    /// When one was sent of which AWS said that nothing held the instance.
-    too_early: Option<Timestamp>,
-    /// When AWS holds it no longer if it takes none any more, if known.
-    ends: Option<Timestamp>,
-    /// Seen held for less than [`OPEN_BY_THEN`].
-    is_new: bool,
-    /// Some hook holds it as it is terminated: a description shows that, or its record says so before there is one.
-    is_sure: bool,
-}
-
 async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
     let (pause, error) = if step == Step::Terminate {
-        match terminate::retained(&shared, one.group, one.instance.clone()).await {
+        match terminate::retained(&shared, one.group.clone(), one.instance.clone()).await {
             Some(Ok(()) | Err(AwsError::DryRun { .. })) => (ENDED_BY_THEN, None),
             Some(Err(error)) => (ENDED_BY_THEN, Some(error)),
             None => (FOREIGN, None),
@@ -318,15 +293,7 @@ async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
     } else {
         tell_hook(&shared, &mut one, step).await
     };
-    Done::Step {
-        step,
-        instance: one.instance,
-        pause,
-        renewed: one.renewed,
-        too_early: one.too_early,
-        ends: one.ends,
-        error,
-    }
+    Done::Step { one, step, pause, error }
 }
 
 /// What becomes of a held instance.

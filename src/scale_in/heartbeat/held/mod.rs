@@ -124,20 +124,33 @@ impl Fate {
     }
 }
 
+/// A held instance of which a step is due, and what has come of the step.
+#[derive(Default)]
+pub(super) struct One {
+    pub(super) group: GroupName,
+    pub(super) instance: InstanceId,
+    /// When AWS began to hold it, if known.
+    pub(super) since: Option<Timestamp>,
+    /// When the last heartbeat that AWS took was sent.
+    pub(super) renewed: Option<Timestamp>,
+    /// When one was sent of which AWS said that nothing held the instance.
+    pub(super) too_early: Option<Timestamp>,
+    /// When AWS holds it no longer if it takes none any more, if known.
+    pub(super) ends: Option<Timestamp>,
+    /// Seen held for less than a minute: its hook may not be open yet.
+    pub(super) is_new: bool,
+    /// Some hook holds it as it is terminated: a description shows that, or its record says so before there is one.
+    pub(super) is_sure: bool,
+}
+
 /// Result of a call for a held instance.
 pub(super) enum Done {
     /// A step was sent.
     Step {
+        one: One,
         step: Step,
-        instance: InstanceId,
         /// The next is due after this time.
         pause: SignedDuration,
-        /// When the last heartbeat that AWS took was sent.
-        renewed: Option<Timestamp>,
-        /// When the last one was sent of which AWS said that nothing held the instance.
-        too_early: Option<Timestamp>,
-        /// When AWS holds it no longer if it takes none any more, if known.
-        ends: Option<Timestamp>,
         /// Why AWS did not take it.
         error: Option<AwsError>,
     },
@@ -403,7 +416,7 @@ pub(super) fn questions_due(
 /// Notes the result of a call.
 pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
-        Done::Step { instance, pause, renewed, too_early, ends, error, .. } => {
+        Done::Step { one: One { instance, renewed, too_early, ends, .. }, pause, error, .. } => {
             if let Some(held) = held.get_mut(&instance) {
                 held.is_renewed = too_early.is_none() && (held.is_renewed || held.renewed != renewed);
                 held.renewed = renewed;

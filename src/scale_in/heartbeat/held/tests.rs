@@ -199,12 +199,9 @@ fn a_call_that_ends_is_of_one_instance_and_no_other() {
     hear(
         &mut held,
         Done::Step {
+            one: One { instance: "i-2".into(), ..One::default() },
             step: Step::Heartbeat,
-            instance: "i-2".into(),
             pause,
-            renewed: None,
-            too_early: None,
-            ends: None,
             error: None,
         },
         at(100),
@@ -219,16 +216,9 @@ fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is
     let mut beat = |now, ends, fails: bool, asked: &[i64]| {
         let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
         let error = fails.then(|| AwsError::unreachable(operation, "timed out"));
-        let (pause, renewed) = (SignedDuration::from_secs(1), None);
-        let done = Done::Step {
-            step: Step::Heartbeat,
-            instance: "i-1".into(),
-            pause,
-            renewed,
-            too_early: None,
-            ends: Some(at(ends)),
-            error,
-        };
+        let pause = SignedDuration::from_secs(1);
+        let one = One { instance: "i-1".into(), ends: Some(at(ends)), ..One::default() };
+        let done = Done::Step { one, step: Step::Heartbeat, pause, error };
         hear(&mut held, done, at(now));
         asked.iter().map(|now| held["i-1"].ends(at(*now))).collect::<Vec<_>>()
     };
@@ -326,21 +316,10 @@ fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_n
     see(&mut held, &view, 15);
     assert!(!held["i-1"].counts());
     let beat = |held: &mut _, too_early: Option<i64>, renewed: Option<i64>| {
-        let (instance, pause) = ("i-1".into(), SignedDuration::from_secs(5));
         let (renewed, too_early) = (renewed.map(at), too_early.map(at));
-        hear(
-            held,
-            Done::Step {
-                step: Step::Heartbeat,
-                instance,
-                pause,
-                renewed,
-                too_early,
-                ends: None,
-                error: None,
-            },
-            at(0),
-        );
+        let one = One { instance: "i-1".into(), renewed, too_early, ..One::default() };
+        let pause = SignedDuration::from_secs(5);
+        hear(held, Done::Step { one, step: Step::Heartbeat, pause, error: None }, at(0));
     };
     beat(&mut held, Some(600), None);
     assert_eq!((held["i-1"].counts(), held["i-1"].since), (false, Some(at(600))));
