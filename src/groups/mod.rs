@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Serialize;
 
 pub use group_locks::{GroupLock, LowerLock, SharedGroupLock};
 pub use metrics::register;
@@ -163,8 +164,9 @@ pub struct Group {
     pub failure: Option<LaunchFailure>,
 }
 
-/// Why a group cannot launch what it should.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a group cannot launch what it should. `/status.json` has it like this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LaunchFailure {
     /// AWS's code, or ours if its text has none.
     pub code: String,
@@ -173,6 +175,7 @@ pub struct LaunchFailure {
     /// Whether capacity or quota is lacking (class 1), so that another group may succeed.
     pub out_of_resources: bool,
     /// How many missing instances it explains: a launch may be for several.
+    #[serde(rename = "failed")]
     pub launches: usize,
 }
 

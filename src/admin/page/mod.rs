@@ -211,8 +211,8 @@ fn new_node(group: &GroupStatus) -> String {
 
 /// What somebody should look at in a group.
 fn troubles(group: &GroupStatus) -> Vec<String> {
-    let launches = group.launches.as_ref().map(|launches| {
-        format!("{} launches failed: {}: {}", launches.failed, launches.code, launches.message)
+    let launches = group.launches.as_ref().map(|failure| {
+        format!("{} launches failed: {}: {}", failure.launches, failure.code, failure.message)
     });
     let template = group.template.as_ref().and_then(|template| template.error.as_ref());
     let template = template.map(|error| format!("there is no template: {error}"));
@@ -282,8 +282,9 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::groups::LaunchFailure;
     use crate::scale_in::record::Cause;
-    use crate::scale_in::status::{Ending, Launches, Notice, TemplateStatus, Wait};
+    use crate::scale_in::status::{Ending, Notice, TemplateStatus, Wait};
 
     const EVIL: &str = "<img src=x onerror=alert(1)>\"'&";
 
@@ -323,7 +324,7 @@ mod tests {
             seconds: 3_700,
             stages: Vec::new(),
         };
-        let launches = Launches { code: text(), message: text(), out_of_resources: true, failed: 1 };
+        let launches = LaunchFailure { code: text(), message: text(), out_of_resources: true, launches: 1 };
         let template =
             TemplateStatus { error: Some(text()), instance_type: Some(text()), ..TemplateStatus::default() };
         let group = GroupStatus {

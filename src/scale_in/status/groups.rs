@@ -34,7 +34,7 @@ pub struct GroupStatus {
     /// Whether its instances have weights: it is not grown then.
     pub weighted: bool,
     /// Why launches fail, if they do.
-    pub launches: Option<Launches>,
+    pub launches: Option<LaunchFailure>,
     /// What a new node will be like; `null` while that is looked up.
     pub template: Option<TemplateStatus>,
     /// Our lifecycle hook.
@@ -51,20 +51,6 @@ pub struct Sizes {
     pub desired: i32,
     /// The most.
     pub max: i32,
-}
-
-/// Launches that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Launches {
-    /// AWS's code, or ours.
-    pub code: String,
-    /// AWS's words.
-    pub message: String,
-    /// Whether capacity or quota is lacking.
-    pub out_of_resources: bool,
-    /// Number of missing instances that it explains.
-    pub failed: usize,
 }
 
 /// What a new node will be like.
@@ -116,20 +102,9 @@ impl GroupStatus {
             }),
             suspended: asg.suspended.iter().cloned().collect(),
             weighted: asg.is_weighted(),
-            launches: group.failure.as_ref().map(Launches::from),
+            launches: group.failure.clone(),
             template: group.template.as_ref().map(TemplateStatus::of),
             hook: HookStatus::from(hook),
-        }
-    }
-}
-
-impl From<&LaunchFailure> for Launches {
-    fn from(failure: &LaunchFailure) -> Self {
-        Self {
-            code: failure.code.clone(),
-            message: failure.message.clone(),
-            out_of_resources: failure.out_of_resources,
-            failed: failure.launches,
         }
     }
 }

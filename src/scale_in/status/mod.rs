@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use self::groups::{GroupStatus, HookStatus, Launches, Sizes, TemplateStatus};
+pub use self::groups::{GroupStatus, HookStatus, Sizes, TemplateStatus};
 pub use super::history::Ending;
 use super::history::{Past, Stage as PastStage, stages_of};
 use super::record::{Annotation, Cause, Phase, Record, Release, Written};
