@@ -151,9 +151,9 @@ impl HookState {
     }
 }
 
-/// How AWS holds an instance, as far as that is known.
+/// How AWS began to hold an instance, as far as that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct HoldStart {
     /// Since when.
     pub since: Timestamp,
     /// The time-out of our hook then, as its record has it: this run may never have seen the hook as it was.
@@ -193,7 +193,7 @@ impl Hooks {
     }
 
     /// The same, ours with the time-outs by which AWS holds an instance.
-    pub fn state_since(&self, group: &GroupName, hold: Option<Hold>) -> HookState {
+    pub fn state_since(&self, group: &GroupName, hold: Option<HoldStart>) -> HookState {
         let Some(slot) = self.slots().get(group).cloned() else { return HookState::Unknown };
         match slot.known() {
             Some(known) => {
@@ -373,7 +373,7 @@ impl Hooks {
     /// `None` also if the group's hooks were never seen.
     pub fn last_seen_since(&self, group: &GroupName, since: Timestamp) -> Option<Hook> {
         let known = self.known(group)?;
-        self.ours(&known).map(|hook| known.as_of(hook, Some(Hold { since, timeout: None })))
+        self.ours(&known).map(|hook| known.as_of(hook, Some(HoldStart { since, timeout: None })))
     }
 
     /// Puts a hook of ours on its group. The cache has it at once: AWS may not show it for a while.
@@ -475,8 +475,8 @@ impl Hooks {
 impl Known {
     /// Our hook with the time-out that it had when the hold began (`None`: now). Of two that it may have had then, the shorter. Where
     /// that was long before this run saw the hook, what is noted of then counts.
-    fn as_of(&self, hook: Hook, hold: Option<Hold>) -> Hook {
-        let Some(Hold { since, timeout: noted }) = hold else { return hook };
+    fn as_of(&self, hook: Hook, hold: Option<HoldStart>) -> Hook {
+        let Some(HoldStart { since, timeout: noted }) = hold else { return hook };
         // Shorter than AWS allows only where the hook is.
         let shortest = SHORTEST_HEARTBEAT.min(hook.heartbeat_timeout);
         let noted =
@@ -552,7 +552,7 @@ mod tests {
             ),
         ];
         for (case, earlier, now, since, expected) in table {
-            let held = known(earlier).as_of(hook(now), Some(Hold { since: at(since), timeout: None }));
+            let held = known(earlier).as_of(hook(now), Some(HoldStart { since: at(since), timeout: None }));
             assert_eq!(held.heartbeat_timeout, Duration::from_secs(expected), "{case}");
         }
         assert_eq!(known(table[4].1).as_of(hook(60), None), hook(60));
@@ -571,7 +571,7 @@ mod tests {
             (2_000, Some(1_000_000), 300, 7_200),
         ] {
             let known = Known { first: at(first), ..known(&[]) };
-            let began = Hold { since: at(1_000), timeout: noted.map(Duration::from_secs) };
+            let began = HoldStart { since: at(1_000), timeout: noted.map(Duration::from_secs) };
             assert_eq!(known.as_of(hook(now), Some(began)), hook(expected), "{first} {noted:?} {now}");
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::held_since::Span;
+use super::held_since::Hold;
 use super::record::Record;
 use super::settings::{OnDeadline, Settings};
 use crate::aws::Hook;
@@ -134,13 +134,13 @@ pub(super) fn limited(record: &Record, release_by: Option<Timestamp>, now: Times
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldBy<'a> {
     pub(super) hook: &'a Hook,
-    pub(super) span: Span,
+    pub(super) hold: Hold,
 }
 
 impl HeldBy<'_> {
     fn limit(self) -> Timestamp {
-        let longest = later(self.span.since, signed(self.hook.drain_limit()));
-        self.span.ends.map_or(longest, |ends| ends.min(longest))
+        let longest = later(self.hold.since, signed(self.hook.drain_limit()));
+        self.hold.ends.map_or(longest, |ends| ends.min(longest))
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn held_by(hook: &Hook) -> HeldBy<'_> {
-        HeldBy { hook, span: Span { since: at(0), at_the_latest: false, ends: None, is_renewed: false } }
+        HeldBy { hook, hold: Hold::since(at(0)) }
     }
 
     #[test]

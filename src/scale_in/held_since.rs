@@ -14,7 +14,7 @@ use crate::k8s::{GroupName, InstanceId};
 /// What is known of held instances.
 #[derive(Debug, Default)]
 pub struct Holds {
-    known: watch::Sender<BTreeMap<InstanceId, Span>>,
+    known: watch::Sender<BTreeMap<InstanceId, Hold>>,
     /// What messages say of instances that our hook holds.
     messages: watch::Sender<BTreeMap<InstanceId, ToldHeld>>,
     /// Until when the pods of a Node that is gone need its instance.
@@ -40,7 +40,7 @@ pub(super) struct ToldHeld {
 
 /// How long AWS holds an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct Hold {
     /// When it began to, or shortly before.
     pub since: Timestamp,
     /// Whether it may have begun earlier: AWS does not say when, and this is when it was first seen.
@@ -49,6 +49,13 @@ pub struct Span {
     pub ends: Option<Timestamp>,
     /// Whether AWS took the last heartbeat for it that it has answered.
     pub is_renewed: bool,
+}
+
+impl Hold {
+    /// One that began then, with no heartbeat sent for it yet.
+    pub fn since(since: Timestamp) -> Self {
+        Self { since, at_the_latest: false, ends: None, is_renewed: false }
+    }
 }
 
 /// A node that is released needs its instance no longer. Where the hook cannot be completed, as for lack of a right, it ends by its
@@ -60,12 +67,12 @@ const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
 impl Holds {
     /// How long AWS holds the instance.
-    pub fn of(&self, instance: &InstanceId) -> Option<Span> {
+    pub fn of(&self, instance: &InstanceId) -> Option<Hold> {
         self.known.borrow().get(instance).copied()
     }
 
     /// Changes when more is known.
-    pub fn versions(&self) -> watch::Receiver<BTreeMap<InstanceId, Span>> {
+    pub fn versions(&self) -> watch::Receiver<BTreeMap<InstanceId, Hold>> {
         self.known.subscribe()
     }
 
@@ -164,7 +171,7 @@ impl Holds {
     }
 
     /// Replaces what is known of how long instances are held.
-    pub(super) fn publish(&self, known: BTreeMap<InstanceId, Span>) {
+    pub(super) fn publish(&self, known: BTreeMap<InstanceId, Hold>) {
         self.known.send_if_modified(|before| {
             let changed = *before != known;
             *before = known;

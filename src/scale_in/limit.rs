@@ -81,7 +81,7 @@ pub(super) fn effective_limit(
     let had = record.release_by;
     // The run before knew since when AWS holds the instance.
     let inherited = s.memory.claims.inherited().map(|at| s.noted(at)).filter(|at| *at > s.leads_since);
-    let inherited = inherited.filter(|_| held.is_some_and(|held| held.span.at_the_latest));
+    let inherited = inherited.filter(|_| held.is_some_and(|held| held.hold.at_the_latest));
     let inherited_limit = inherited.map_or(by_rules, |inherited| inherited.min(by_rules));
     let limit = if record.requested_at < s.leads_since && inherited_limit <= s.leads_since {
         let anew = Record { requested_at: s.leads_since, ..record.clone() };

@@ -83,7 +83,7 @@ pub use context::Shared;
 pub use controller::{ControllerError, run};
 pub(crate) use deadline::{MARGIN, drain_timeout};
 pub use eviction_rate::EvictionRate;
-pub use held_since::{Holds, Span};
+pub use held_since::{Hold, Holds};
 pub use history::History;
 pub use intents::{Accepted, IntentError, Intents, ScaleIns};
 pub use load_balancers::{LoadBalancers, Reached, Targets};

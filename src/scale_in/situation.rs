@@ -12,7 +12,7 @@ use super::class::{Circumstances, Class, classify};
 use super::deadline::{self, HeldBy, OurLimit};
 use super::events::{self, ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
 use super::eviction_rate::Permit;
-use super::held_since::Span;
+use super::held_since::Hold;
 use super::load_balancers::Targets;
 use super::membership::Membership;
 use super::memory::Memory;
@@ -89,7 +89,7 @@ pub struct Situation<'a> {
     /// instance for longer than its time-out.
     pub heartbeats_denied_at: Option<Timestamp>,
     /// How long AWS holds the instance; `None` while unknown.
-    pub held: Option<Span>,
+    pub held: Option<Hold>,
     /// AWS's notices about the instance.
     pub notices: &'a [Noticed],
     /// What was tried before.
@@ -349,13 +349,8 @@ impl Situation<'_> {
 
     /// How our hook holds the instance, or is about to.
     pub(super) fn held_by(&self) -> Option<HeldBy<'_>> {
-        let span = self.held.unwrap_or(Span {
-            since: self.now,
-            at_the_latest: false,
-            ends: None,
-            is_renewed: false,
-        });
-        self.hook.ours().map(|hook| HeldBy { hook, span })
+        let hold = self.held.unwrap_or_else(|| Hold::since(self.now));
+        self.hook.ours().map(|hook| HeldBy { hook, hold })
     }
 
     /// The node's flush time: what its DaemonSet pods ask for, but at most half of the time between setting the limit and the limit. The

@@ -40,7 +40,7 @@ use super::{events, operator_queue};
 use crate::clock::later;
 use crate::cluster::{CHANGED_WITHIN, NodeView, PodName, PodView, may_have_room};
 use crate::dry_run::DryRun;
-use crate::groups::hooks::{Hold, HookState};
+use crate::groups::hooks::{HoldStart, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// Shortest pause before the next plan, even if the last one asks for it at once.
@@ -492,7 +492,7 @@ impl Worker {
         }
         let hold = node.instance.as_ref().and_then(|instance| {
             let timeout = self.memory.claims.record_of(instance).and_then(Record::heartbeat_timeout);
-            Some(Hold { since: self.shared.holds.of(instance)?.since, timeout })
+            Some(HoldStart { since: self.shared.holds.of(instance)?.since, timeout })
         });
         self.shared.hooks.state_since(group, hold)
     }

@@ -25,7 +25,7 @@ use self::held::{
 };
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
-use super::held_since::{Question, Span, ToldHeld, ask};
+use super::held_since::{Hold, Question, ToldHeld, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
 use super::record::{Record, Release};
@@ -105,7 +105,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             let is_so = |since| !is_kept(&shared, &held.group) && fails_for_all(&shared, since);
             let ends = held.ends(now).filter(|_| held.fails_since().is_some_and(is_so));
             let (at_the_latest, is_renewed) = (held.at_the_latest, held.is_renewed);
-            Some((instance.clone(), Span { since: held.since?, at_the_latest, ends, is_renewed }))
+            Some((instance.clone(), Hold { since: held.since?, at_the_latest, ends, is_renewed }))
         });
         shared.holds.publish(known.collect());
         // Every replica does: the leader may be cut off from AWS, or may just have died.
@@ -351,10 +351,7 @@ fn let_go_at(
     let hook = shared.hooks.last_seen_since(&held.group, since);
     let ours = our_limit(shared.groups.latest().as_deref(), &shared.settings, &held.group);
     // Nothing but us ends a retained one.
-    let by_hook = hook.as_ref().map(|hook| HeldBy {
-        hook,
-        span: Span { since, at_the_latest: false, ends: None, is_renewed: false },
-    });
+    let by_hook = hook.as_ref().map(|hook| HeldBy { hook, hold: Hold::since(since) });
     let limit = deadline::hold_limit(ours, since, by_hook).filter(|_| held.lifecycle.is_held());
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }

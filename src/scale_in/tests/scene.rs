@@ -21,7 +21,7 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::eviction_rate::Permit;
-use crate::scale_in::held_since::Span;
+use crate::scale_in::held_since::Hold;
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
@@ -347,7 +347,7 @@ impl Scene {
             instance: self.instance.clone(),
             hook: self.hook.clone(),
             heartbeats_denied_at: self.heartbeats_denied_at,
-            held: self.held_since.map(|since| Span {
+            held: self.held_since.map(|since| Hold {
                 since,
                 at_the_latest: self.held_at_the_latest,
                 ends: self.hold_ends,

@@ -14,7 +14,7 @@ use crate::k8s::names;
 use crate::scale_in::action::Action;
 use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::eviction_rate::Permit;
-use crate::scale_in::held_since::Span;
+use crate::scale_in::held_since::Hold;
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
@@ -342,7 +342,7 @@ impl World {
             instance,
             hook: HookState::Known(TerminatingHooks { ours, ..TerminatingHooks::default() }),
             heartbeats_denied_at: None,
-            held: Some(Span { since: at(0), at_the_latest: false, ends: None, is_renewed: false }),
+            held: Some(Hold::since(at(0))),
             notices: &[],
             memory,
         });
