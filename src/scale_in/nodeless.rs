@@ -31,7 +31,7 @@ const UNKNOWN_GRACE: SignedDuration = SignedDuration::from_mins(10);
 
 /// What is known of an earlier Node of an instance that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Past {
+pub(super) enum EarlierNode {
     /// This run saw the instance join its group, and never a Node of it.
     NeverJoined,
     /// Its Node was deleted then.
@@ -43,17 +43,19 @@ pub(super) enum Past {
 /// When to let it go. `seen`: first seen held; `whole_since`: the Node watch is complete since then; `needed`: its pods need
 /// it until then, if known; `limit`: the hook lets go by then.
 pub(super) fn let_go_at(
-    past: Past,
+    earlier: EarlierNode,
     seen: Timestamp,
     whole_since: Timestamp,
     needed: Option<Timestamp>,
     limit: Option<Timestamp>,
 ) -> Timestamp {
     let nothing_known = |since| later(since, COLLECTED + UNKNOWN_GRACE);
-    let free = match past {
-        Past::NeverJoined => seen,
-        Past::Gone(since) => needed.filter(|at| is_of(*at, since)).unwrap_or_else(|| nothing_known(since)),
-        Past::Unknown => needed.unwrap_or_else(|| nothing_known(seen)),
+    let free = match earlier {
+        EarlierNode::NeverJoined => seen,
+        EarlierNode::Gone(since) => {
+            needed.filter(|at| is_of(*at, since)).unwrap_or_else(|| nothing_known(since))
+        }
+        EarlierNode::Unknown => needed.unwrap_or_else(|| nothing_known(seen)),
     };
     let joins_no_more = later(seen.max(whole_since), NEVER_REGISTERED);
     let at = free.max(joins_no_more);
@@ -102,7 +104,8 @@ mod tests {
 
     #[test]
     fn one_that_never_joined_has_a_minute_and_a_half_in_which_the_watch_is_whole() {
-        let let_go = |whole_since| let_go_at(Past::NeverJoined, at(1_000), at(whole_since), None, None);
+        let let_go =
+            |whole_since| let_go_at(EarlierNode::NeverJoined, at(1_000), at(whole_since), None, None);
         assert_eq!(let_go(0), at(1_090));
         assert_eq!(let_go(1_050), at(1_140));
     }
@@ -111,18 +114,18 @@ mod tests {
     fn one_whose_node_went_is_let_go_when_its_pods_have_had_their_grace_and_no_later_than_its_hook() {
         let needed = needed_until(at(1_000), Some(400), std::time::Duration::from_secs(5));
         assert_eq!(needed, at(1_520));
-        let let_go = |limit| let_go_at(Past::Gone(at(1_000)), at(900), at(0), Some(needed), limit);
+        let let_go = |limit| let_go_at(EarlierNode::Gone(at(1_000)), at(900), at(0), Some(needed), limit);
         assert_eq!(let_go(None), needed);
         assert_eq!(let_go(Some(at(1_200))), at(1_200));
         // What an earlier Node's pods needed says nothing of those of a later one.
-        let later = let_go_at(Past::Gone(at(1_500)), at(1_600), at(0), Some(needed), None);
+        let later = let_go_at(EarlierNode::Gone(at(1_500)), at(1_600), at(0), Some(needed), None);
         assert_eq!(later, at(1_500 + 720));
     }
 
     #[test]
     fn where_nothing_is_known_of_its_pods_they_are_granted_ten_minutes() {
-        assert_eq!(let_go_at(Past::Gone(at(900)), at(1_000), at(0), None, None), at(900 + 720));
-        assert_eq!(let_go_at(Past::Unknown, at(1_000), at(0), None, None), at(1_000 + 720));
+        assert_eq!(let_go_at(EarlierNode::Gone(at(900)), at(1_000), at(0), None, None), at(900 + 720));
+        assert_eq!(let_go_at(EarlierNode::Unknown, at(1_000), at(0), None, None), at(1_000 + 720));
         assert_eq!(needed_until(at(0), None, std::time::Duration::ZERO), at(720));
         assert_eq!(needed_until(at(0), Some(i64::MAX), std::time::Duration::ZERO), Timestamp::MAX);
     }

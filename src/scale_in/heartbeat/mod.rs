@@ -27,7 +27,7 @@ use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
 use super::held_since::{Hold, Question, ToldHeld, ask};
 use super::joined::Joined;
-use super::nodeless::{self, Past};
+use super::nodeless::{self, EarlierNode};
 use super::record::{Record, Release};
 use super::terminate;
 use crate::aws::{AwsError, Hook, Lifecycle};
@@ -264,10 +264,10 @@ fn start_what_is_due(
 /// Tells for how long an instance is held that has no Node: nobody else says why its hook is not completed.
 fn tell_of_a_wait(shared: &Shared, instance: &InstanceId, held: &Held, fate: Fate, now: Timestamp) {
     let Some(until) = fate.ends_at().filter(|until| *until > now) else { return };
-    let why = match past(shared, instance, held, now) {
-        Past::Gone(_) => "its Node was deleted, and the containers of its pods may run on",
-        Past::NeverJoined => "it has just been launched, and may still register",
-        Past::Unknown => "it may have had a Node before this process ran",
+    let why = match earlier_node(shared, instance, held, now) {
+        EarlierNode::Gone(_) => "its Node was deleted, and the containers of its pods may run on",
+        EarlierNode::NeverJoined => "it has just been launched, and may still register",
+        EarlierNode::Unknown => "it may have had a Node before this process ran",
     };
     tracing::info!(
         group = held.group.as_str(),
@@ -330,11 +330,11 @@ fn has_been_released(shared: &Shared, instance: &InstanceId) -> bool {
 }
 
 /// What is known of an earlier Node of a held instance that has none.
-fn past(shared: &Shared, instance: &InstanceId, held: &Held, now: Timestamp) -> Past {
+fn earlier_node(shared: &Shared, instance: &InstanceId, held: &Held, now: Timestamp) -> EarlierNode {
     match shared.nodes.gone_for(instance) {
-        Some(time) => Past::Gone(later(now, -signed(time))),
-        None if held.is_new => Past::NeverJoined,
-        None => Past::Unknown,
+        Some(time) => EarlierNode::Gone(later(now, -signed(time))),
+        None if held.is_new => EarlierNode::NeverJoined,
+        None => EarlierNode::Unknown,
     }
 }
 
@@ -346,14 +346,14 @@ fn let_go_at(
     whole_since: Timestamp,
     now: Timestamp,
 ) -> Timestamp {
-    let past = past(shared, instance, held, now);
+    let earlier = earlier_node(shared, instance, held, now);
     let since = held.since.unwrap_or(held.seen);
     let hook = shared.hooks.last_seen_since(&held.group, since);
     let ours = our_limit(shared.groups.latest().as_deref(), &shared.settings, &held.group);
     // Nothing but us ends a retained one.
     let by_hook = hook.as_ref().map(|hook| HeldBy { hook, hold: Hold::since(since) });
     let limit = deadline::hold_limit(ours, since, by_hook).filter(|_| held.lifecycle.is_held());
-    nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
+    nodeless::let_go_at(earlier, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 
 /// The time-out that our hook had when it began to hold the instance, as the record of its Node has it.
