@@ -8,9 +8,9 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use kube::core::{PartialObjectMeta, Selector, SelectorExt};
 
+use super::partial::Partial;
 use super::pods::PodView;
 use super::reflect::{Project, Store};
-use super::seen::Seen;
 use crate::k8s::NodeName;
 
 /// A PodDisruptionBudget and how many disruptions it allows now.
@@ -103,12 +103,12 @@ pub struct Attachment {
     pub node: NodeName,
 }
 
-impl Project<Seen<VolumeAttachment>> for Attachment {
-    fn project(object: &Seen<VolumeAttachment>) -> Self {
+impl Project<Partial<VolumeAttachment>> for Attachment {
+    fn project(object: &Partial<VolumeAttachment>) -> Self {
         Self { node: object.0.spec.node_name.as_str().into() }
     }
 
-    fn key(object: &Seen<VolumeAttachment>) -> String {
+    fn key(object: &Partial<VolumeAttachment>) -> String {
         object.name_any()
     }
 }

@@ -18,9 +18,9 @@ use super::answer::{self, Answer, ApiError, CHANGED_WITHIN, changed, listed, tim
 use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
+use super::partial::Partial;
 use super::places::{in_a_place, in_a_place_if};
 use super::pods::{PodName, PodView};
-use super::seen::Seen;
 use crate::telemetry::{chain, cut};
 
 /// Longest note that the API server takes in an Event, in bytes.
@@ -78,7 +78,7 @@ impl Cluster {
         patch: &Value,
         is_wanted: impl FnOnce() -> bool,
     ) -> Result<NodeView, ApiError> {
-        let api: Api<Seen<Node>> = Api::all(self.client.clone());
+        let api: Api<Partial<Node>> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
         let call = changed(api.patch(name, &params, &patch));
@@ -94,7 +94,7 @@ impl Cluster {
         state: DrainState,
         now: Timestamp,
     ) -> Result<NodeView, ApiError> {
-        let api: Api<Seen<Node>> = Api::all(self.client.clone());
+        let api: Api<Partial<Node>> = Api::all(self.client.clone());
         let patch = Patch::Strategic(state.patch(&node.uid, node.drain_state, now));
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let reported = async {
@@ -121,7 +121,7 @@ impl Cluster {
 
     /// A Node as the API server has it now, as far as the program looks at it.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
-        let api: Api<Seen<Node>> = Api::all(self.client.clone());
+        let api: Api<Partial<Node>> = Api::all(self.client.clone());
         let node = in_a_place(&self.nodes, timely(api.get(name))).await?;
         Ok(NodeView::from(&node))
     }
@@ -181,7 +181,7 @@ impl Cluster {
         grace: Option<i64>,
         is_wanted: impl FnOnce() -> bool,
     ) -> Answer {
-        let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let api: Api<Partial<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let params = DeleteParams {
             grace_period_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()),
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
@@ -204,7 +204,7 @@ impl Cluster {
     /// Source: [Pod disruption
     /// conditions](https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
     pub async fn note_disruption(&self, pod: &PodName, uid: &str, now: Timestamp) -> Result<(), ApiError> {
-        let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let api: Api<Partial<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({
             "metadata": { "uid": uid },
             "status": { "conditions": [{
@@ -222,7 +222,7 @@ impl Cluster {
 
     /// The pods on a Node, as of now, once fewer than twenty other lists are under way.
     pub async fn list_pods_now(&self, node: &str) -> Result<Vec<PodView>, ApiError> {
-        let api: Api<Seen<Pod>> = Api::all(self.client.clone());
+        let api: Api<Partial<Pod>> = Api::all(self.client.clone());
         // In one page, as the watch lists them.
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = in_a_place(&self.lists, listed(api.list(&on_node))).await?;
@@ -241,7 +241,7 @@ impl Cluster {
 
     /// Sets annotations of the pod with this UID, once fewer than fifty others are being annotated; null removes one.
     pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
-        let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let api: Api<Partial<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = changed(api.patch_metadata(&pod.name, &params, &patch));

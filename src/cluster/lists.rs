@@ -19,9 +19,9 @@ use super::answer::{ApiError, timely};
 use super::budgets::Budget;
 use super::client::Cluster;
 use super::node_view::NodeView;
+use super::partial::Partial;
 use super::pods::PodView;
 use super::reflect::{Sink as _, Store};
-use super::seen::Seen;
 use crate::k8s::NodeName;
 
 /// Objects in a page of a list.
@@ -47,13 +47,13 @@ where
 impl Cluster {
     /// All Nodes.
     pub async fn list_nodes(&self) -> Result<Vec<NodeView>, ApiError> {
-        let api: Api<Seen<Node>> = Api::all(self.client.clone());
+        let api: Api<Partial<Node>> = Api::all(self.client.clone());
         in_pages(&api, |node| NodeView::from(&node)).await
     }
 
     /// All pods, by Node.
     pub async fn list_pods(&self) -> Result<BTreeMap<NodeName, Vec<PodView>>, ApiError> {
-        let api: Api<Seen<Pod>> = Api::all(self.client.clone());
+        let api: Api<Partial<Pod>> = Api::all(self.client.clone());
         let mut by_node: BTreeMap<NodeName, Vec<PodView>> = BTreeMap::new();
         for pod in in_pages(&api, |pod| PodView::from(&pod)).await? {
             by_node.entry(pod.node.clone()).or_default().push(pod);
@@ -69,7 +69,7 @@ impl Cluster {
 
     /// The pods on a Node.
     pub async fn list_pods_on(&self, node: &str) -> Result<Vec<PodView>, ApiError> {
-        let api: Api<Seen<Pod>> = Api::all(self.client.clone());
+        let api: Api<Partial<Pod>> = Api::all(self.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
         Ok(timely(api.list(&on_node)).await?.items.iter().map(PodView::from).collect())
     }
@@ -93,7 +93,7 @@ impl Cluster {
 
     /// How many volumes are attached to a Node.
     pub async fn count_attachments(&self, node: &str) -> Result<usize, ApiError> {
-        let api: Api<Seen<VolumeAttachment>> = Api::all(self.client.clone());
+        let api: Api<Partial<VolumeAttachment>> = Api::all(self.client.clone());
         let all = timely(api.list(&ListParams::default().match_any())).await?.items;
         Ok(all.iter().filter(|one| one.0.spec.node_name == node).count())
     }

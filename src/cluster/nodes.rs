@@ -17,9 +17,9 @@ use tokio::time::Instant;
 
 use super::interner::Interner;
 use super::node_view::{NodeView, Ready};
+use super::partial::Partial;
 use super::record::Phase;
 use super::reflect::Sink;
-use super::seen::Seen;
 use super::version::is_older;
 use crate::k8s::{InstanceId, NodeName, names};
 
@@ -396,10 +396,10 @@ fn set_membership(among: &mut BTreeSet<InstanceId>, instance: &InstanceId, belon
     }
 }
 
-impl Sink<Seen<Node>> for Nodes {
+impl Sink<Partial<Node>> for Nodes {
     type Kept = NodeView;
 
-    fn reduce(&self, node: Seen<Node>) -> NodeView {
+    fn reduce(&self, node: Partial<Node>) -> NodeView {
         let mut view = NodeView::from(&node);
         self.inner.lock().share(&mut view);
         view

@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams, PostParams};
 
 use super::answer::{ApiError, timely};
 use super::client::Cluster;
-use super::seen::Seen;
+use super::partial::Partial;
 
 /// A right that a caller may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,10 +76,10 @@ impl Cluster {
 
     /// The containers of all Deployments that are to have pods.
     pub async fn list_deployed(&self) -> Result<Vec<DeployedContainer>, ApiError> {
-        let api: Api<Seen<Deployment>> = Api::all(self.client.clone());
+        let api: Api<Partial<Deployment>> = Api::all(self.client.clone());
         let all = timely(api.list(&ListParams::default().match_any())).await?.items;
-        let running = all.into_iter().filter(|Seen(deployment)| deployment.spec.replicas != Some(0));
-        let containers = running.flat_map(|Seen(deployment)| {
+        let running = all.into_iter().filter(|Partial(deployment)| deployment.spec.replicas != Some(0));
+        let containers = running.flat_map(|Partial(deployment)| {
             let name = format!("{}/{}", deployment.namespace().unwrap_or_default(), deployment.name_any());
             let pod = deployment.spec.template.spec;
             pod.into_iter().flat_map(|pod| pod.containers).map(move |container| DeployedContainer {

@@ -15,8 +15,8 @@ use kube::runtime::watcher;
 use super::budgets::{Attachment, Budget, Existing};
 use super::client::Cluster;
 use super::nodes::Nodes;
+use super::partial::Partial;
 use super::reflect::{Store, anew_after_failures, in_turn, reflect};
-use super::seen::Seen;
 
 /// How long one watch request lasts before it is renewed. `kube` takes the connection for dead five seconds later; with
 /// its default of 290 s a pod's exit could stay unseen for as long.
@@ -29,7 +29,7 @@ const NODES_A_PAGE: u32 = 100;
 impl Cluster {
     /// Keeps `nodes` up to date, for ever.
     pub async fn watch_nodes(&self, nodes: &Nodes) {
-        let api: Api<Seen<Node>> = Api::all(self.client.clone());
+        let api: Api<Partial<Node>> = Api::all(self.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(NODES_A_PAGE);
         reflect(self.rewinds.follow(api, config), nodes).await;
     }
@@ -49,7 +49,7 @@ impl Cluster {
 
     /// Keeps the volume attachments up to date, for ever.
     pub async fn watch_attachments(&self, attachments: &Store<Attachment>) {
-        let api: Api<Seen<VolumeAttachment>> = Api::all(self.client.clone());
+        let api: Api<Partial<VolumeAttachment>> = Api::all(self.client.clone());
         reflect(self.rewinds.follow(api, watcher::Config::default().timeout(WATCH_SECONDS)), attachments)
             .await;
     }
@@ -63,7 +63,7 @@ impl Cluster {
     pub fn pods_on(
         &self,
         node: &str,
-    ) -> impl Stream<Item = watcher::Result<watcher::Event<Seen<Pod>>>> + Send + use<> {
+    ) -> impl Stream<Item = watcher::Result<watcher::Event<Partial<Pod>>>> + Send + use<> {
         let mut config =
             watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
         config.page_size = None;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_stream::StreamMap;
 
 use super::context::Shared;
-use crate::cluster::{PodView, Seen};
+use crate::cluster::{Partial, PodView};
 use crate::k8s::NodeName;
 use crate::telemetry::{Outage, chain};
 
@@ -39,7 +39,7 @@ struct Watches {
     failed: Option<Instant>,
 }
 
-type WatchEvent = watcher::Result<Event<Seen<Pod>>>;
+type WatchEvent = watcher::Result<Event<Partial<Pod>>>;
 
 /// Watches that run this long without a failure work: a failure after that begins another outage.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
@@ -98,7 +98,7 @@ impl Pods {
         }
     }
 
-    fn apply(&mut self, node: &NodeName, event: Event<Seen<Pod>>) {
+    fn apply(&mut self, node: &NodeName, event: Event<Partial<Pod>>) {
         // A list says nothing of the watch, which may be refused all the same.
         let is_of_the_watch = matches!(event, Event::Apply(_) | Event::Delete(_));
         let outage_took = if is_of_the_watch { self.watches.outage.recovered() } else { None };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ebbtide::aws::{AutoScalingGroup, Aws, Instance, Lifecycle};
 use ebbtide::clock::Clock;
-use ebbtide::cluster::{Cluster, NodeView, Nodes, Seen, Sink};
+use ebbtide::cluster::{Cluster, NodeView, Nodes, Partial, Sink};
 use ebbtide::groups::hooks::Hooks;
 use ebbtide::groups::protection::Protection;
 use ebbtide::groups::{Group, Groups, Snapshot};
@@ -40,7 +40,7 @@ pub(crate) fn text(n: usize) -> String {
     serde_json::to_string(&object).expect("JSON")
 }
 
-pub(crate) fn seen(text: &str) -> Seen<Node> {
+pub(crate) fn seen(text: &str) -> Partial<Node> {
     serde_json::from_str(text).expect("a Node")
 }
 

@@ -25,27 +25,27 @@ use super::pods::PodView;
 
 /// An object with nothing but what is kept of its kind, which is in the same places as in a whole one.
 #[derive(Clone, Debug, Default)]
-pub struct Seen<K>(pub(super) K);
+pub struct Partial<K>(pub(super) K);
 
-impl From<&Seen<Node>> for NodeView {
-    fn from(Seen(node): &Seen<Node>) -> Self {
+impl From<&Partial<Node>> for NodeView {
+    fn from(Partial(node): &Partial<Node>) -> Self {
         Self::from(node)
     }
 }
 
-impl From<&Seen<Pod>> for PodView {
-    fn from(Seen(pod): &Seen<Pod>) -> Self {
+impl From<&Partial<Pod>> for PodView {
+    fn from(Partial(pod): &Partial<Pod>) -> Self {
         Self::from(pod)
     }
 }
 
-impl<K> From<K> for Seen<K> {
+impl<K> From<K> for Partial<K> {
     fn from(object: K) -> Self {
         Self(object)
     }
 }
 
-impl<K: Resource<DynamicType = ()>> Resource for Seen<K> {
+impl<K: Resource<DynamicType = ()>> Resource for Partial<K> {
     type DynamicType = ();
     type Scope = K::Scope;
 
@@ -132,7 +132,7 @@ struct WireNodeStatus {
     allocatable: Option<BTreeMap<String, Quantity>>,
 }
 
-impl<'de> Deserialize<'de> for Seen<Node> {
+impl<'de> Deserialize<'de> for Partial<Node> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = Wire::<WireNodeSpec, WireNodeStatus>::deserialize(deserializer)?;
         let spec = wire.spec.map(|WireNodeSpec { provider_id, unschedulable, taints }| NodeSpec {
@@ -188,7 +188,7 @@ impl From<WireContainerStatus> for ContainerStatus {
     }
 }
 
-impl<'de> Deserialize<'de> for Seen<Pod> {
+impl<'de> Deserialize<'de> for Partial<Pod> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = Wire::<WirePodSpec, WirePodStatus>::deserialize(deserializer)?;
         let spec = wire.spec.map(
@@ -216,7 +216,7 @@ struct WireAttachmentSpec {
     node_name: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Seen<VolumeAttachment> {
+impl<'de> Deserialize<'de> for Partial<VolumeAttachment> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = Wire::<WireAttachmentSpec, IgnoredAny>::deserialize(deserializer)?;
         let spec = wire.spec.map(|WireAttachmentSpec { node_name }| VolumeAttachmentSpec {
@@ -254,7 +254,7 @@ struct WireContainer {
     args: Option<Vec<String>>,
 }
 
-impl<'de> Deserialize<'de> for Seen<Deployment> {
+impl<'de> Deserialize<'de> for Partial<Deployment> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = Wire::<WireDeploymentSpec, IgnoredAny>::deserialize(deserializer)?;
         let container = |WireContainer { image, command, args }| Container {
@@ -323,13 +323,13 @@ mod tests {
         })
         .to_string();
         let whole: Node = serde_json::from_str(&node).expect("a Node");
-        let seen: Seen<Node> = serde_json::from_str(&node).expect("a Node");
-        assert_eq!(NodeView::from(&seen), NodeView::from(&whole));
-        assert!(seen.0.metadata.managed_fields.is_none() && seen.meta().annotations.is_some());
+        let partial: Partial<Node> = serde_json::from_str(&node).expect("a Node");
+        assert_eq!(NodeView::from(&partial), NodeView::from(&whole));
+        assert!(partial.0.metadata.managed_fields.is_none() && partial.meta().annotations.is_some());
         let bare = r#"{"metadata":{"name":"n2"},"spec":null,"status":{"conditions":null}}"#;
-        let (whole, seen): (Node, Seen<Node>) =
+        let (whole, partial): (Node, Partial<Node>) =
             (serde_json::from_str(bare).expect("a Node"), serde_json::from_str(bare).expect("a Node"));
-        assert_eq!(NodeView::from(&seen), NodeView::from(&whole));
+        assert_eq!(NodeView::from(&partial), NodeView::from(&whole));
     }
 
     #[test]
@@ -375,25 +375,24 @@ mod tests {
             r#"{"metadata":{"name":"p2","ownerReferences":null},"spec":{"tolerations":null},"status":null}"#;
         for pod in [pod.as_str(), bare] {
             let whole: Pod = serde_json::from_str(pod).expect("a Pod");
-            let seen: Seen<Pod> = serde_json::from_str(pod).expect("a Pod");
-            assert_eq!(PodView::from(&seen), PodView::from(&whole));
-            assert_eq!(seen.meta().resource_version, whole.metadata.resource_version);
-            assert!(seen.0.spec.is_some_and(|spec| spec.containers.is_empty()));
+            let partial: Partial<Pod> = serde_json::from_str(pod).expect("a Pod");
+            assert_eq!(PodView::from(&partial), PodView::from(&whole));
+            assert_eq!(partial.meta().resource_version, whole.metadata.resource_version);
+            assert!(partial.0.spec.is_some_and(|spec| spec.containers.is_empty()));
         }
     }
 
     #[test]
     fn what_is_not_kept_cannot_fail_to_be_decoded() {
-        let pod =
-            r#"{"metadata":{"name":"p"},"spec":{"containers":7,"nodeName":"n"},"status":{"conditions":"?"}}"#;
-        let pod: Seen<Pod> = serde_json::from_str(pod).expect("a Pod");
+        let pod = r#"{"metadata":{"name":"p"},"spec":{"containers":7,"nodeName":"n"},"status":{"conditions":"?"}}"#;
+        let pod: Partial<Pod> = serde_json::from_str(pod).expect("a Pod");
         assert_eq!(PodView::from(&pod).node, "n");
         let deployment = r#"{"metadata":{"name":"d"},"spec":{"template":{"spec":{"containers":[{"image":"i","args":["a"],"env":7}],"volumes":7}}}}"#;
-        let deployment: Seen<Deployment> = serde_json::from_str(deployment).expect("a Deployment");
+        let deployment: Partial<Deployment> = serde_json::from_str(deployment).expect("a Deployment");
         let containers = deployment.0.spec.template.spec.expect("a pod").containers;
         assert_eq!((containers.len(), containers[0].image.as_deref()), (1, Some("i")));
         let attachment = r#"{"metadata":{"name":"a"},"spec":{"attacher":"ebs.csi.aws.com","nodeName":"n","source":{"inlineVolumeSpec":7}}}"#;
-        let attachment: Seen<VolumeAttachment> =
+        let attachment: Partial<VolumeAttachment> =
             serde_json::from_str(attachment).expect("a VolumeAttachment");
         assert_eq!(
             (attachment.0.spec.node_name.as_str(), attachment.meta().name.as_deref()),
