@@ -17,7 +17,7 @@ use crate::telemetry::gauges;
 /// Registers all collectors.
 pub fn register(registry: &mut Registry, groups: Arc<Groups>, clock: Clock) {
     registry.register_collector(Box::new(Selected(Arc::clone(&groups))));
-    registry.register_collector(Box::new(Templates(Arc::clone(&groups))));
+    registry.register_collector(Box::new(TemplateDifferences(Arc::clone(&groups))));
     let since = clock.now();
     registry.register_collector(Box::new(Age { groups, clock, since }));
 }
@@ -65,9 +65,9 @@ impl Collector for Age {
 }
 
 #[derive(Debug)]
-struct Templates(Arc<Groups>);
+struct TemplateDifferences(Arc<Groups>);
 
-impl Collector for Templates {
+impl Collector for TemplateDifferences {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut family = encoder.encode_descriptor(
             "ebbtide_template_difference_ratio",
@@ -121,7 +121,8 @@ mod tests {
         };
         let seen = Difference { memory: 0.05, ..Difference::default() };
         groups.publish(Snapshot::new(Timestamp::UNIX_EPOCH, [group("new", None), group("web", Some(seen))]));
-        let text = captured::page(|registry| registry.register_collector(Box::new(Templates(groups))));
+        let text =
+            captured::page(|registry| registry.register_collector(Box::new(TemplateDifferences(groups))));
         let memory = r#"ebbtide_template_difference_ratio{group="web",resource="memory"} 0.05"#;
         assert!(text.contains(memory), "{text}");
         assert_eq!(text.matches("group=\"web\"").count(), 4);

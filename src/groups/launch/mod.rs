@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use self::attribute_selection::AttributeSelection;
 use self::cache::{Named, Round};
 use self::images::Images;
-use self::templates::Templates;
+use self::templates::LaunchTemplates;
 use crate::aws::{
     Aws, AwsError, CONFIGURATIONS_A_CALL, Launch, LaunchSpec, Override, Requirements, Revision, Source,
     TYPES_A_CALL, TemplateId, TemplateRef, TypeInfo, type_table,
@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// All that is known of what groups launch.
 #[derive(Debug, Default)]
 pub(super) struct LaunchCache {
-    templates: Templates,
+    templates: LaunchTemplates,
     images: Images,
     configurations: Named<Arc<LaunchSpec>>,
     selections: AttributeSelection,

@@ -36,7 +36,7 @@ const AT_ONCE: usize = 8;
 
 /// All known launch template versions.
 #[derive(Debug, Default)]
-pub(super) struct Templates {
+pub(super) struct LaunchTemplates {
     /// The latest and default versions, from the last complete pass.
     bulk: BTreeMap<TemplateRef, Arc<LaunchSpec>>,
     /// When the last pass ended, well or badly.
@@ -75,7 +75,7 @@ impl Pass {
     }
 }
 
-impl Templates {
+impl LaunchTemplates {
     /// The version, if it is known.
     pub(super) fn get(&self, of: &TemplateRef) -> Option<&Arc<LaunchSpec>> {
         self.bulk.get(of).or_else(|| self.single.get(of)?.value.as_ref())
