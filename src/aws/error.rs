@@ -17,92 +17,46 @@ use crate::telemetry::chain;
 
 /// Why a call to AWS failed.
 #[derive(Clone, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "`operation` is the call, `code` and `message` are AWS's")]
 pub enum AwsError {
     /// Too many calls.
     #[error("{operation} was throttled: {message}")]
-    Throttled {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    Throttled { operation: Operation, message: String },
     /// The instance is not, or no longer, in a group: nothing is left to do.
     #[error("{operation}: no such instance in the group: {message}")]
-    NoSuchInstance {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    NoSuchInstance { operation: Operation, message: String },
     /// The group does not exist.
     #[error("{operation}: no such group: {message}")]
-    NoSuchGroup {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    NoSuchGroup { operation: Operation, message: String },
     /// The queue does not exist.
     #[error("{operation}: no such queue: {message}")]
-    NoSuchQueue {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    NoSuchQueue { operation: Operation, message: String },
     /// No lifecycle hook holds the instance: the action was completed or timed out.
     #[error("{operation}: no lifecycle action is under way: {message}")]
-    NoActiveHook {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    NoActiveHook { operation: Operation, message: String },
     /// The group would fall below its minimum.
     #[error("{operation}: the group is at its minimum size: {message}")]
-    AtMinimum {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    AtMinimum { operation: Operation, message: String },
     /// The group would exceed its maximum.
     #[error("{operation}: the group is at its maximum size: {message}")]
-    AtMaximum {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    AtMaximum { operation: Operation, message: String },
     /// The group is busy with another change; the call works a little later.
     #[error("{operation}: the group is busy: {message}")]
-    ScalingActivityInProgress {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    ScalingActivityInProgress { operation: Operation, message: String },
     /// Credentials or signature have expired, or a clock is wrong. Passes by itself.
     #[error("{operation}: the credentials or the signature have expired: {message}")]
-    Expired {
-        /// The call.
-        operation: Operation,
-        /// AWS's text.
-        message: String,
-    },
+    Expired { operation: Operation, message: String },
     /// Wrong credentials, or an action missing from the IAM policy.
     #[error("not allowed to call {action}: {message}")]
     Denied {
         /// The IAM action, `service:Operation`.
         action: &'static str,
-        /// AWS's text.
         message: String,
     },
     /// No credentials, so the call was not sent. May pass by itself: a token gets mounted, the metadata service
     /// recovers.
     #[error("{operation} was not sent: there are no usable AWS credentials; tried in this order: {CHAIN}")]
     NoCredentials {
-        /// The call.
         operation: Operation,
         /// What was wrong with those found.
         source: Arc<dyn StdError + Send + Sync>,
@@ -110,46 +64,23 @@ pub enum AwsError {
     /// A server in trouble has answered: AWS's own, or one in front of it, whose answer has no code. The call may have taken effect. By AWS's
     /// own answer it is over; behind another's it may take effect later.
     #[error("{operation} failed in a server, and may have taken effect: {code}: {message}")]
-    ServerError {
-        /// The call.
-        operation: Operation,
-        /// AWS's code.
-        code: String,
-        /// AWS's text.
-        message: String,
-    },
+    ServerError { operation: Operation, code: String, message: String },
     /// A time-out or a broken connection, here or behind a gateway. The call may have taken effect, or take it later.
     #[error("{operation} got no answer")]
-    Unreachable {
-        /// The call.
-        operation: Operation,
-        /// The cause.
-        source: Arc<dyn StdError + Send + Sync>,
-    },
+    Unreachable { operation: Operation, source: Arc<dyn StdError + Send + Sync> },
     /// An answer that cannot be read, to a call that AWS has taken.
     #[error("{operation} was answered, and the answer cannot be read")]
     Unreadable {
-        /// The call.
         operation: Operation,
         /// What was wrong with it.
         source: Arc<dyn StdError + Send + Sync>,
     },
     /// Not sent: a dry run changes nothing.
     #[error("{operation} was not sent: {}", dry_run::WHY)]
-    DryRun {
-        /// The call.
-        operation: Operation,
-    },
+    DryRun { operation: Operation },
     /// Any other AWS error.
     #[error("{operation} failed: {code}: {message}")]
-    Other {
-        /// The call.
-        operation: Operation,
-        /// AWS's code.
-        code: String,
-        /// AWS's text.
-        message: String,
-    },
+    Other { operation: Operation, code: String, message: String },
 }
 
 /// Where the SDK looks for credentials.

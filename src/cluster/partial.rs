@@ -384,7 +384,8 @@ mod tests {
 
     #[test]
     fn what_is_not_kept_cannot_fail_to_be_decoded() {
-        let pod = r#"{"metadata":{"name":"p"},"spec":{"containers":7,"nodeName":"n"},"status":{"conditions":"?"}}"#;
+        let pod =
+            r#"{"metadata":{"name":"p"},"spec":{"containers":7,"nodeName":"n"},"status":{"conditions":"?"}}"#;
         let pod: Partial<Pod> = serde_json::from_str(pod).expect("a Pod");
         assert_eq!(PodView::from(&pod).node, "n");
         let deployment = r#"{"metadata":{"name":"d"},"spec":{"template":{"spec":{"containers":[{"image":"i","args":["a"],"env":7}],"volumes":7}}}}"#;

@@ -16,49 +16,30 @@ use crate::aws::{AutoScalingGroup, Frozen, Instance};
 
 /// Why a change of a size is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say what the fields are")]
 pub enum SizeError {
     /// The delta has the wrong sign for the call.
     #[error("{call} takes a {wanted} delta, got {delta}")]
     Delta {
-        /// The RPC.
         call: &'static str,
         /// `positive` or `negative`.
         wanted: &'static str,
-        /// What came.
         delta: i32,
     },
     /// The group would grow past its largest size.
     #[error(
         "group {group} would have {size} instances ({leaving} of them still draining), its maximum is {max}"
     )]
-    AboveMax {
-        /// Name of the group.
-        group: String,
-        /// Desired capacity it would have.
-        size: i32,
-        /// Nodes on their way out that still count in it.
-        leaving: i32,
-        /// The maximum in force.
-        max: i32,
-    },
+    AboveMax { group: String, size: i32, leaving: i32, max: i32 },
     /// The group would shrink below its smallest size.
     #[error("group {group} would have {size} instances, its minimum is {min}")]
-    BelowMin {
-        /// Name of the group.
-        group: String,
-        /// Size it would have.
-        size: i32,
-        /// The minimum in force.
-        min: i32,
-    },
+    BelowMin { group: String, size: i32, min: i32 },
     /// AWS does not change the group this way now.
     #[error("group {group} cannot {change}: {why}")]
     Stopped {
-        /// Name of the group.
         group: String,
         /// `grow` or `shrink`.
         change: &'static str,
-        /// What keeps it from that.
         why: String,
     },
     /// The group's sizes are units, those of the call instances.
@@ -66,22 +47,12 @@ pub enum SizeError {
         "group {group} gives its instances weights, so that its sizes are units of capacity and not nodes: its \
          desired capacity is not set, as that could end healthy nodes; scale-ins of its nodes work"
     )]
-    Weighted {
-        /// Name of the group.
-        group: String,
-    },
+    Weighted { group: String },
     /// A weighted group would shrink below its smallest size.
     #[error(
         "group {group} would have {units} units of capacity by its instances' weights, its minimum is {min}"
     )]
-    BelowMinUnits {
-        /// Name of the group.
-        group: String,
-        /// Units it would have.
-        units: i32,
-        /// The minimum in force, in units.
-        min: i32,
-    },
+    BelowMinUnits { group: String, units: i32, min: i32 },
 }
 
 /// Whether an instance is on its way out, and what becomes of the desired capacity when it has gone.
