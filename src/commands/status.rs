@@ -179,7 +179,7 @@ fn beyond_pods(one: &ScaleIn) -> &'static str {
     match one.phase {
         "Queued" => "to begin: see its Events",
         "Flushing" => "DaemonSet pods, volumes or load balancers: see its Events",
-        "Releasing" => "AWS, a lifecycle hook, or whoever deletes the Node: see its Events",
+        "Releasing" => "AWS, load balancers, a lifecycle hook, or whoever deletes the Node: see its Events",
         _ => "no pod of this Node: see its Events",
     }
 }

@@ -21,6 +21,13 @@ const BLOCKED_FOR_LONG: SignedDuration = SignedDuration::from_secs(30);
 /// fewer tries.
 const PUT_OFF_FOR_EVER_AFTER: u32 = 3;
 
+/// Evictions of a pod that were granted so often, half a minute apart, and of which the watch shows nothing, had no effect.
+const IN_VAIN_AFTER: u32 = 3;
+
+/// What people are told then.
+const IN_VAIN: &str =
+    "granted again and again, and the pod is not deleted: a webhook may make a dry run of it";
+
 /// A pod whose namespace is being deleted is asked again after this time.
 const GOING_ANYWAY: SignedDuration = SignedDuration::from_secs(30);
 
@@ -59,6 +66,8 @@ pub struct Asked {
     pub to_go: Option<Timestamp>,
     /// Why it was not evicted.
     pub refusal: Option<Refusal>,
+    /// How often its eviction was granted.
+    granted: u32,
     /// How often in a row it was put off.
     put_off: u32,
     /// The phases in which an Event has said that it goes.
@@ -73,6 +82,7 @@ impl Asked {
         guard: Tries::NONE,
         to_go: None,
         refusal: None,
+        granted: 0,
         put_off: 0,
         told: BTreeSet::new(),
     };
@@ -100,7 +110,11 @@ impl Asked {
         }
         let (text, by, pause) = match answer {
             Answer::Going | Answer::Gone => {
-                (self.refusal, self.to_go) = (None, Some(now));
+                self.granted += 1;
+                let in_vain =
+                    || Refusal { budgets: Vec::new(), text: IN_VAIN.to_owned(), by: Obstacle::Other };
+                self.refusal = (self.granted >= IN_VAIN_AFTER).then(in_vain);
+                self.to_go = Some(now);
                 return self.eviction.worked(now);
             }
             Answer::GoingAnyway => {

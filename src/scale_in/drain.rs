@@ -12,6 +12,7 @@ use super::action::{Action, Ask, Plan};
 use super::asked::{Asked, BLOCKED, Obstacle};
 use super::class::{Class, is_patient, patient_until, unreadable_wishes};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
+use super::deletion::{ask_workload, cut_off, cut_short, delete};
 use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
 use super::record::{Phase, Record};
@@ -113,34 +114,6 @@ fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Pl
     s.enter_and(plan, &record, event, None);
 }
 
-/// Deletes a pod whose time ended at `end`, unless that has been done. An earlier refusal does not delay this.
-pub(super) fn cut_off(s: &Situation<'_>, record: &Record, pod: &PodView, end: Timestamp, plan: &mut Plan) {
-    let asked = s.memory.of(&pod.uid);
-    if asked.to_go.is_some_and(|at| at >= end) {
-        return;
-    }
-    if asked.deletion.ended_before(end) {
-        plan.actions.push(cut_short(s, record, pod));
-    } else {
-        s.attempt(plan, &asked.deletion, || cut_short(s, record, pod));
-    }
-}
-
-/// Deletes a pod that can have no more time: 1 s grace, so that it gets SIGTERM.
-fn cut_short(s: &Situation<'_>, record: &Record, pod: &PodView) -> Action {
-    delete(s, record, pod, Some(1))
-}
-
-/// Deletes a workload's pod.
-fn delete(s: &Situation<'_>, record: &Record, pod: &PodView, grace: Option<i64>) -> Action {
-    Action::Delete(ask_workload(s, record, pod, grace))
-}
-
-fn ask_workload(s: &Situation<'_>, record: &Record, pod: &PodView, grace: Option<i64>) -> Ask {
-    let has_returned = s.memory.returns.is_back(pod, Some(s.theirs(record.requested_at)));
-    Ask::new(pod, grace, Some((pod.owner(), has_returned)))
-}
-
 /// The time that a pod has.
 #[derive(Clone, Copy)]
 struct Time {
@@ -232,7 +205,8 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
             cut_at_last_call(s, record, candidate, at, plan);
         }
         plan.wake(at + ASK_AGAIN);
-        return WaitReason::Exiting(s.theirs(at + SignedDuration::from_secs(pod.grace_seconds)));
+        let exiting = || WaitReason::Exiting(s.theirs(at + SignedDuration::from_secs(pod.grace_seconds)));
+        return refused(s, pod).unwrap_or_else(exiting);
     }
     if cut_at_last_call(s, record, candidate, s.now, plan) {
         return refused(s, pod).unwrap_or(WaitReason::Queued);

@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::{Action, Ask, Plan};
 use super::class::{Class, Daemon, LONGEST_FLUSH, grace_and_kill, may_hold_the_flush};
 use super::deadline::{self, grace_to_ask};
+use super::deletion::cut_off;
 use super::load_balancers::{DEFAULT_DELAY, Targets};
 use super::record::Record;
 use super::situation::Situation;
@@ -45,7 +46,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     // No time is left for these, which came late or whose deletion has failed.
     for (pod, _) in s.workloads(Some(record)) {
-        drain::cut_off(s, record, pod, record.phase_since, plan);
+        cut_off(s, record, pod, record.phase_since, plan);
         if let Some(why) = drain::refused(s, pod) {
             plan.waiting.push(Waiting { pod: pod.name.clone(), why });
         }

@@ -83,6 +83,8 @@ pub struct Memory {
     pub not_written: Option<String>,
     /// The call, of those that release the instance, that AWS refuses for good, and AWS's words.
     refused_by_aws: Option<(Task, String)>,
+    /// Since when AWS has said that our hook, which was to be completed, does not hold the instance.
+    pub not_held_by_ours_since: Option<Timestamp>,
     /// Since when the instance has been in none of our groups.
     pub elsewhere_since: Option<Timestamp>,
     /// Since when descriptions have shown the instance in service, or on its way into it.
@@ -293,6 +295,7 @@ impl Memory {
         self.at_minimum_since = None;
         self.was_seen_out = false;
         self.refused_by_aws = None;
+        self.not_held_by_ours_since = None;
         self.returns = Returns::default();
         self.outages = Outages::default();
         self.tries.remove(&Task::HandOver);
@@ -366,11 +369,13 @@ impl Memory {
     /// Notes AWS's answer to the completion of our hook.
     pub fn note_completion(&mut self, result: &Result<(), AwsError>, now: Timestamp) {
         let Err(error) = result else {
-            self.refused_by_aws = None;
+            (self.refused_by_aws, self.not_held_by_ours_since) = (None, None);
             return self.worked(&Task::Complete, now);
         };
         // AWS shows Terminating:Wait before a hook can be completed and after it was: the next refresh tells.
-        if !matches!(error, AwsError::NoActiveHook { .. }) {
+        if matches!(error, AwsError::NoActiveHook { .. }) {
+            self.not_held_by_ours_since.get_or_insert(now);
+        } else {
             self.note_refusal(Task::Complete, error);
         }
         let failures = self.tries(&Task::Complete).failures;

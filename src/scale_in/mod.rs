@@ -6,7 +6,7 @@
 //!                                             (intents, record)     (workers: one a node)        │ actions
 //!                                                                                  memory ◀── perform, remember
 //! ```
-//! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`],
+//! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`] (with [`deletion`]),
 //!   [`flush`] and [`release`]. [`deadline`] and [`limit`] set the time limits; [`class`] and [`returns`] decide which pods leave,
 //!   [`going`] when their grace ends, [`outages`] which DaemonSet pods are away for a while; [`twins`] is for several Nodes that name
 //!   one instance.
@@ -28,6 +28,7 @@ mod context;
 mod controller;
 mod cordon;
 mod deadline;
+mod deletion;
 mod drain;
 pub mod events;
 mod eviction_rate;

@@ -6,6 +6,8 @@
 //!
 //! A function that takes the plan sets its wake time if time alone may change the answer; one named `ensure_…` also plans the missing step.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
@@ -401,9 +403,34 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                         _ => begin_for_notice(s, group, &expected, plan),
                     }
                 }
+                _ if lifecycle.is_node() && has_died_in_its_drain(s, plan) => {
+                    let Some(instance) = &s.node.instance else { return };
+                    let record = Record::new(Cause::Autoscaler, group, instance, one_less(s), s.now);
+                    begin(s, record, None, plan);
+                }
                 _ => cordon::cordon(s, plan),
             }
         }
+    }
+}
+
+/// Whether a machine has died while cluster-autoscaler drains it. It waits for the pods that it has evicted for
+/// `--max-graceful-termination-sec`, whatever their own grace is, and asks for nothing before: days, where long graces are not to be cut.
+///
+/// Source: [`waitPodsToDisappear`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-release-1.30/cluster-autoscaler/core/scaledown/actuation/drain.go).
+fn has_died_in_its_drain(s: &Situation<'_>, plan: &mut Plan) -> bool {
+    if !s.is_drained_by_autoscaler() || release::keeps_it(s).is_some() {
+        return false;
+    }
+    s.look_again_while_cut_off(plan);
+    let mut nodes = s.twins.iter().map(Arc::as_ref).chain([s.node]);
+    let lost_at = nodes.try_fold(Timestamp::MIN, |latest, node| Some(s.lost_at(node)?.max(latest)));
+    match lost_at {
+        Some(at) if at > s.now => {
+            plan.wake(at);
+            false
+        }
+        found => found.is_some(),
     }
 }
 
@@ -550,14 +577,18 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
     // No replacement: it would be launched into the reservation that ends; or cluster-autoscaler drains the node to shrink the group, and
     // will not ask for its deletion any more.
     let is_drained = s.node.taint(names::TO_BE_DELETED).is_some() && !s.has_scale_in_marks();
-    let is_one_too_many = expected.cause == Cause::CapacityEnd || is_drained;
     let release = match expected.cause {
         // Whoever stops an instance may have told its group to leave it alone: the group decides what becomes of it.
         Cause::StateChange => Release::CompleteHook,
-        _ if is_one_too_many && (s.may_shrink)() => Release::TerminateAndDecrement,
+        cause if cause == Cause::CapacityEnd || is_drained => one_less(s),
         _ => Release::Terminate,
     };
     begin(s, Record::new(expected.cause, group, instance, release, s.now), None, plan);
+}
+
+/// How an instance goes that is one too many: its group shrinks by it, if it may.
+fn one_less(s: &Situation<'_>) -> Release {
+    if (s.may_shrink)() { Release::TerminateAndDecrement } else { Release::Terminate }
 }
 
 /// Begins a scale-in, limited by the hook that holds the instance (`held`), if one does.

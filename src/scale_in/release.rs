@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
 use super::deadline::{SAME_WITHIN, limited};
+use super::deletion::cut_off;
 use super::events::ScaleInEvent;
 use super::membership::Membership;
 use super::record::{Phase, Record, Release};
@@ -46,6 +47,9 @@ const UNSHOWN: SignedDuration = SignedDuration::from_secs(30);
 
 /// A phase that has gone on for this long without a list of the node's pods publishes an Event. A list takes seconds.
 const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
+
+/// An instance that AWS ends, and that no lifecycle hook holds this long after everything was done, publishes an Event.
+const ANNOUNCE_NOT_HELD_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// How long a list of the node's pods counts.
 const LISTED_FOR: SignedDuration = SignedDuration::from_secs(5);
@@ -321,9 +325,13 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, event: ScaleInEvent, pla
 /// Plans the release of the instance.
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Membership::In { group, lifecycle, seen } = &s.instance else {
+        if s.instance == Membership::Unknown {
+            go_back_for_workloads(s, record, plan);
+            return;
+        }
         // One that somebody has detached lives on.
         let may_be_off = record_says_taken_out(s, record) || s.node.ready != Ready::Yes;
-        if may_be_off && matches!(s.instance, Membership::Elsewhere { .. }) {
+        if may_be_off {
             s.announce(plan, events::released(&record.instance, &record.group));
         }
         return;
@@ -341,10 +349,14 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         }
         return;
     }
+    // Comes first: a termination that was noted may still wait to be sent, and is sent only in this phase.
+    let is_let_go =
+        matches!(lifecycle, Lifecycle::TerminatingProceed | Lifecycle::VolumeReplaced | Lifecycle::Warmed);
+    if !is_let_go && go_back_for_workloads(s, record, plan) {
+        return;
+    }
     if is_ours_to_end(record, *lifecycle) {
-        // Going back comes first: a termination that was noted may still wait to be sent, and is sent only in this phase.
         if s.pods.is_some()
-            && !go_back_for_workloads(s, record, plan)
             && may_terminate(s, record, *seen, plan)
             && ensure_listed(&Task::Terminate, s, record, plan)
         {
@@ -354,6 +366,8 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         && let Some(hook) = s.hook.ours()
     {
         complete(s, record, hook, *seen, plan);
+    } else if *lifecycle == Lifecycle::Terminating {
+        not_held_yet(s, record, plan);
     }
     hold_of_another(s, record, group, *lifecycle, *seen, plan);
 }
@@ -390,7 +404,25 @@ pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut P
     }
 }
 
-/// Announces that only another's hook still holds the instance, by a refresh that began after ours was completed.
+/// AWS has begun to end the instance, and comes to its lifecycle hooks once load balancers have let go of it: minutes later, an hour at the
+/// most. A workload that comes and has no time left is asked to go all the same.
+fn not_held_yet(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    for (pod, _) in s.workloads(Some(record)) {
+        cut_off(s, record, pod, record.phase_since, plan);
+    }
+    let HookState::Known(hooks) = &s.hook else { return };
+    if hooks.ours.is_some() || hooks.others {
+        let slow = record.phase_since + ANNOUNCE_NOT_HELD_AFTER;
+        if slow > s.now {
+            plan.wake(slow);
+        } else {
+            s.announce(plan, events::waiting_for_its_hooks(&record.instance));
+        }
+    }
+}
+
+/// Announces that only another's hook still holds the instance, by a refresh that began after ours was completed. Where somebody else has
+/// completed it, or an earlier run, AWS says that it is not active: so it says before a hook opens, for some seconds.
 fn hold_of_another(
     s: &Situation<'_>,
     record: &Record,
@@ -401,7 +433,9 @@ fn hold_of_another(
 ) {
     let HookState::Known(TerminatingHooks { ours, others: true, .. }) = &s.hook else { return };
     let completion = s.memory.tries(&Task::Complete);
-    let is_completed = completion.done && completion.ended.is_some_and(|at| at < seen);
+    let over_since = s.memory.not_held_by_ours_since.map(|at| later(at, TERMINATE_AGAIN_AFTER));
+    let over_since = over_since.or(completion.ended.filter(|_| completion.done));
+    let is_completed = over_since.is_some_and(|at| at < seen);
     if lifecycle.is_held() && (ours.is_none() || is_completed) {
         plan.held_by_another = true;
         s.announce(plan, events::waiting_for_anothers_hook(&record.instance, group));
@@ -432,11 +466,7 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
             return refresh_after(s, again, plan);
         }
     }
-    if s.pods.is_none()
-        || tries.in_flight
-        || go_back_for_workloads(s, record, plan)
-        || !ensure_listed(&Task::Complete, s, record, plan)
-    {
+    if s.pods.is_none() || tries.in_flight || !ensure_listed(&Task::Complete, s, record, plan) {
         return;
     }
     let instance = record.instance.clone();

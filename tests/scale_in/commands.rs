@@ -212,7 +212,7 @@ async fn no_phase_says_that_nothing_is_waited_for() {
     scene.scale_in(&machine, Cause::Autoscaler).await;
     let waits_for = [
         ("Flushing", "DaemonSet pods, volumes or load balancers"),
-        ("Releasing", "AWS, a lifecycle hook, or whoever deletes the Node"),
+        ("Releasing", "AWS, load balancers, a lifecycle hook, or whoever deletes the Node"),
     ];
     for (phase, what) in waits_for {
         scene.until(|w| in_phase(w, &machine, phase)).await;

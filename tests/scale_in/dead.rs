@@ -1,6 +1,7 @@
 //! Machines and kubelets that die before, during and after they are asked to drain.
 
 use ebbtide::sim::aws::{Death, GroupSpec};
+use ebbtide::sim::ca_drain::{Flags, GaveUp, drain_and_delete};
 use ebbtide::sim::cluster::{By, Timing, node, pod};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -10,7 +11,8 @@ use kube::Api;
 use kube::api::DeleteParams;
 
 use crate::journal_queries::{
-    a_hook_timed_out, asked, has_exited, is_asked, is_released, notes, phase_at, released_at, terminations,
+    a_hook_timed_out, asked, assert_nothing_lost, decrements, has_exited, is_asked, is_released, notes,
+    phase_at, released_at, terminations,
 };
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
@@ -113,6 +115,61 @@ async fn a_machine_that_crashes_in_mid_drain_holds_its_node_for_a_minute_after_t
         scene.until_released(&machine).await;
         assert_given_up(&scene, &machine).await;
     }
+}
+
+/// cluster-autoscaler waits for the pods that it has evicted: with the flags of the manifests for two days.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_dies_in_cluster_autoscalers_own_drain_is_given_back_after_five_minutes() {
+    for group in [group(2), held_group(2, 60)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(120).exits_after(60)]).await;
+        let flags = Flags {
+            max_graceful_termination_seconds: 172_800,
+            evicts_daemon_sets: false,
+            ..Flags::default()
+        };
+        let mut client = scene.client();
+        let autoscaler = drain_and_delete(&scene.world, &mut client, "web", &machine.name, &flags);
+        let dies = async {
+            scene.until(|w| is_asked(w, "web")).await;
+            scene.world.cluster.crash(&machine.name);
+            scene.until(|w| !w.cluster.is_ready(&machine.name)).await;
+            let silent_since = scene.world.clock.now();
+            scene.until_released(&machine).await;
+            let waited = released_at(&scene.world, &machine).duration_since(silent_since);
+            // AWS's answers and looks come on top.
+            assert!((298..=330).contains(&waited.as_secs()), "{waited}");
+            scene.until(|w| w.cluster.pod("web").is_none()).await;
+        };
+        // Its wait ends with the Node.
+        let (told, ()) = tokio::join!(autoscaler, dies);
+        assert!(matches!(told, Ok(()) | Err(GaveUp::NotDeleted(_))), "{told:?}");
+        scene.pass_some(seconds(900)).await;
+        assert_eq!((terminations(&scene.world, &machine).len(), decrements(&scene.world)), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_comes_back_in_cluster_autoscalers_own_drain_is_left_to_it() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(900).exits_after(600)]).await;
+    let flags = Flags { max_graceful_termination_seconds: 172_800, ..Flags::default() };
+    let mut client = scene.client();
+    let autoscaler = drain_and_delete(&scene.world, &mut client, "web", &machine.name, &flags);
+    let is_away = async {
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.cluster.partition(&machine.name);
+        scene.until(|w| !w.cluster.is_ready(&machine.name)).await;
+        scene.pass_some(seconds(240)).await;
+        scene.world.cluster.revive(&machine.name);
+        scene.until(|w| has_exited(w, "web")).await;
+    };
+    let (told, ()) = tokio::join!(autoscaler, is_away);
+    told.expect("handed over");
+    scene.until_gone(&machine).await;
+    assert_nothing_lost(&scene.world);
 }
 
 #[tokio::test(start_paused = true)]

@@ -728,3 +728,18 @@ fn a_plan_made_twice_asks_for_nothing_twice() {
     }
     assert_eq!(asked.len(), 20);
 }
+
+#[test]
+fn an_eviction_that_is_granted_again_and_again_without_effect_is_told() {
+    let mut scene = node().by_autoscaler().with(pod("web").grace(3_600));
+    for told in [false, false, true] {
+        assert_eq!(evictions(&scene.plan()).len(), 1);
+        scene.granted("web");
+        let plan = scene.plan();
+        assert_eq!(matches!(plan.waiting[0].why, WaitReason::Refused(_)), told, "{:?}", plan.waiting);
+        assert_eq!(reasons(&plan).contains(&"ScaleInBlocked"), told);
+        scene.later(30);
+    }
+    scene.evicted("web");
+    assert!(matches!(scene.plan().waiting[0].why, WaitReason::Exiting(_)), "it goes after all");
+}

@@ -48,6 +48,7 @@ fn every_event(
         events::evictions_refused(words, &refused, words),
         events::waiting(&waiting),
         events::waiting_for_load_balancers(&["k8s-web", "k8s-db"], at(0)),
+        events::waiting_for_its_hooks(instance),
         events::waiting_for_anothers_hook(instance, group),
         events::termination_unshown(instance, at(0), at(120)),
         events::waiting_for_a_list(),
@@ -169,6 +170,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInWaiting",
         "waiting until 2023-11-14T22:13:20Z at most: load balancers still send connections to the instance, or drain it: target group k8s-web, k8s-db",
+    ),
+    (
+        "Normal",
+        "ScaleInWaiting",
+        "ebbtide has done its part, and releases instance i-1 once a lifecycle hook holds it: AWS lets its group's load balancers let go of it first, for as long as their deregistration delay",
     ),
     (
         "Normal",

@@ -434,6 +434,17 @@ fn that_anothers_hook_is_all_that_holds_an_instance_is_told_once_a_refresh_shows
     let mut foreign = released();
     foreign.hook = HookState::Known(TerminatingHooks { others: true, ..TerminatingHooks::default() });
     assert!(foreign.plan().held_by_another);
+    let mut by_others = released();
+    by_others.hook = ours(hook(60), true);
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let (operation, message) = (Operation::CompleteLifecycleAction, String::new());
+        by_others.memory.note_completion(&Err(AwsError::NoActiveHook { operation, message }), by_others.now);
+        by_others.later(20);
+        seen_now(&mut by_others, Lifecycle::TerminatingWait);
+        told.push(by_others.plan().held_by_another);
+    }
+    assert_eq!(told, [false, true, true], "AWS says so before a hook opens, too");
     let mut alone = released();
     alone.memory.note_completion(&Ok(()), alone.now);
     alone.later(5);
@@ -932,6 +943,53 @@ fn a_workload_that_comes_before_the_release_is_drained_first() {
         scene.pods = None;
         let mut scene = scene.in_phase(Phase::Releasing);
         assert!(!touches_aws(&scene.plan()), "nothing is released before the pods are known");
+    }
+}
+
+#[test]
+fn a_workload_that_comes_while_the_instance_is_not_let_go_yet_leaves_first() {
+    let releasing = |hooked: bool| {
+        let scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        let mut scene = if hooked { scene.hooked(60) } else { scene };
+        scene.instance = in_group(Lifecycle::Terminating);
+        scene.in_phase(Phase::Releasing).with(pod("late"))
+    };
+    let anothers = HookState::Known(TerminatingHooks { others: true, ..TerminatingHooks::default() });
+    for (case, instance, hook) in [
+        ("load balancers let go of it", in_group(Lifecycle::Terminating), None),
+        ("another's hook alone holds it", in_group(Lifecycle::TerminatingWait), Some(anothers)),
+        ("a description from before", in_group(Lifecycle::InService), None),
+        ("AWS is away after a restart", Membership::Unknown, None),
+    ] {
+        let mut scene = releasing(hook.is_none());
+        scene.hook = hook.unwrap_or(scene.hook);
+        scene.instance = instance;
+        assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"], "{case}");
+        assert_eq!(scene.record().phase, Phase::Draining, "{case}");
+    }
+    let mut scene = releasing(true);
+    scene.instance = in_group(Lifecycle::TerminatingProceed);
+    assert_eq!(reasons(&scene.plan()), [""; 0], "it has been let go");
+    // It has SIGTERM at least.
+    let mut scene = releasing(true).until(100);
+    scene.now = at(100);
+    assert_eq!(deletions(&scene.plan()), [("late".into(), Some(1))]);
+    assert_eq!(scene.record().phase, Phase::Releasing);
+    scene.evicted("late");
+    assert_eq!(deletions(&scene.plan()), [], "once");
+}
+
+#[test]
+fn that_load_balancers_let_go_of_an_instance_first_is_told() {
+    for (hooked, told) in [(true, vec!["ScaleInWaiting"]), (false, vec![])] {
+        let scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        let mut scene = if hooked { scene.hooked(60) } else { scene };
+        scene.instance = in_group(Lifecycle::Terminating);
+        let mut scene = scene.in_phase(Phase::Releasing);
+        scene.later(59);
+        assert_eq!(reasons(&scene.plan()), [""; 0]);
+        scene.later(1);
+        assert_eq!(reasons(&scene.plan()), told, "without a hook, EC2 ends it");
     }
 }
 
