@@ -133,7 +133,7 @@ impl TerminatingHooks {
 pub enum HookState {
     /// AWS has not said yet.
     Unknown,
-    /// AWS does not answer. If the group has a hook of ours, its time-out is at least this, or was when it began to hold.
+    /// AWS does not answer, or what it lists is out of date. If the group has a hook of ours, its time-out is at least this, or was when it began to hold.
     /// Enough to drain a held instance, not to have one held.
     Presumed(Hook),
     /// What AWS has told.
@@ -201,13 +201,25 @@ impl Hooks {
                 let ours = hooks.ours.map(|hook| known.as_of(hook, hold));
                 HookState::Known(TerminatingHooks { ours, ..hooks })
             }
-            None if slot.want().outage.failures() >= PRESUMED_AFTER => {
-                let noted = hold.and_then(|hold| hold.timeout);
-                let timeout = noted.map_or(SHORTEST_HEARTBEAT, possible);
-                HookState::Presumed(self.presumed(group).with_timeout(timeout))
-            }
+            None if slot.want().outage.failures() >= PRESUMED_AFTER => self.presumed_state(group, hold),
             None => HookState::Unknown,
         }
+    }
+
+    /// The same of an instance that some terminating hook holds: where AWS lists none, its list is out of date.
+    pub fn state_of_held(&self, group: &GroupName, hold: Option<HoldStart>) -> HookState {
+        match self.state_since(group, hold) {
+            HookState::Known(TerminatingHooks { ours: None, others: false, .. }) => {
+                self.presumed_state(group, hold)
+            }
+            state => state,
+        }
+    }
+
+    fn presumed_state(&self, group: &GroupName, hold: Option<HoldStart>) -> HookState {
+        let noted = hold.and_then(|hold| hold.timeout);
+        let timeout = noted.map_or(SHORTEST_HEARTBEAT, possible);
+        HookState::Presumed(self.presumed(group).with_timeout(timeout))
     }
 
     /// Changes when a group's known hooks change.

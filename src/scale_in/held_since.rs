@@ -2,10 +2,11 @@
 //! need them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use crate::aws::{Activity, Aws, AwsError, LONGEST_HOLD, Lifecycle};
 use crate::clock::{Clock, later, signed};
@@ -21,10 +22,29 @@ pub struct Holds {
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
     /// When AWS accepted the completion of our hook, a moment ago.
     completed: Mutex<BTreeMap<InstanceId, Timestamp>>,
-    /// When AWS denied a heartbeat for an instance of a group last, where it has let none through since.
-    denied: Mutex<BTreeMap<GroupName, Timestamp>>,
+    /// What AWS makes of heartbeats for instances of a group.
+    heartbeats: Mutex<BTreeMap<GroupName, Arc<GroupHeartbeats>>>,
     /// Since when this process has seen that the node of an instance is being released.
     releasing: Mutex<BTreeMap<InstanceId, Timestamp>>,
+}
+
+/// What AWS makes of heartbeats for instances of a group, by its last answer to one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heartbeats {
+    /// It has not been asked.
+    #[default]
+    Unknown,
+    /// It lets them through.
+    Taken,
+    /// It denied one then: until it lets one through, the hook holds no instance for longer than its time-out.
+    DeniedAt(Timestamp),
+}
+
+#[derive(Debug, Default)]
+struct GroupHeartbeats {
+    known: Mutex<Heartbeats>,
+    /// Who asks AWS.
+    asking: AsyncMutex<()>,
 }
 
 /// What a message says of an instance that our hook holds.
@@ -131,21 +151,41 @@ impl Holds {
     /// Notes AWS's answer at `now` to a heartbeat for an instance of the group. Who lacks the right is told so before anything else is looked
     /// at.
     pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>, now: Timestamp) {
-        let mut denied = self.denied.lock();
-        match answer {
-            Ok(()) | Err(AwsError::NoActiveHook { .. }) => _ = denied.remove(group),
-            // Of one that is gone nothing is said of others, and a dry run asks nobody.
-            Err(AwsError::NoSuchInstance { .. } | AwsError::NoSuchGroup { .. } | AwsError::DryRun { .. }) => {
-            }
-            Err(error) if error.is_transient() => {}
+        let known = match answer {
+            // A dry run asks nobody.
+            Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => Heartbeats::Taken,
+            // Of one that is gone nothing is said of others.
+            Err(AwsError::NoSuchInstance { .. } | AwsError::NoSuchGroup { .. }) => return,
+            Err(error) if error.is_transient() => return,
             // Denied, or not known to whoever answers.
-            Err(_) => _ = denied.insert(group.clone(), now),
-        }
+            Err(_) => Heartbeats::DeniedAt(now),
+        };
+        *self.heartbeats_of(group).known.lock() = known;
     }
 
-    /// When AWS denied a heartbeat for an instance of the group last, if it has let none through since.
-    pub(super) fn heartbeats_denied_at(&self, group: &GroupName) -> Option<Timestamp> {
-        self.denied.lock().get(group).copied()
+    /// What AWS makes of heartbeats for instances of the group.
+    pub(super) fn heartbeats(&self, group: &GroupName) -> Heartbeats {
+        *self.heartbeats_of(group).known.lock()
+    }
+
+    /// Tries a heartbeat to learn that, or waits while another node of the group does.
+    pub(super) async fn try_heartbeat(
+        &self,
+        group: &GroupName,
+        clock: &Clock,
+        heartbeat: impl Future<Output = Result<(), AwsError>>,
+    ) {
+        let of_group = self.heartbeats_of(group);
+        let Ok(_asking) = of_group.asking.try_lock() else {
+            drop(of_group.asking.lock().await);
+            return;
+        };
+        let answer = heartbeat.await;
+        self.note_beat(group, &answer, clock.now());
+    }
+
+    fn heartbeats_of(&self, group: &GroupName) -> Arc<GroupHeartbeats> {
+        Arc::clone(self.heartbeats.lock().entry(group.clone()).or_default())
     }
 
     /// Notes whether the node of an instance is being released, as far as its record is believed.
@@ -278,22 +318,40 @@ mod tests {
         let too_early = || Err(NoActiveHook { operation, message: String::new() });
         let gone = || Err(AwsError::NoSuchInstance { operation, message: String::new() });
         let unknown = || Err(AwsError::of_service(operation, 400, "InvalidAction", ""));
+        let dry_run = || Err(AwsError::DryRun { operation });
+        let denied_at = |second| Heartbeats::DeniedAt(at(second));
         let table = [
-            (Ok(()), None),
-            (too_early(), None),
-            (unreachable(), Some(at(10))),
-            (gone(), Some(at(10))),
-            (denied(), Some(at(20))),
-            (unknown(), Some(at(20))),
+            (Ok(()), Heartbeats::Taken),
+            (too_early(), Heartbeats::Taken),
+            (dry_run(), Heartbeats::Taken),
+            (unreachable(), denied_at(10)),
+            (gone(), denied_at(10)),
+            (denied(), denied_at(20)),
+            (unknown(), denied_at(20)),
         ];
-        for (answer, since) in table {
+        for (answer, known) in table {
             let holds = Holds::default();
             holds.note_beat(&"g".into(), &denied(), at(10));
             holds.note_beat(&"other".into(), &Ok(()), at(11));
-            assert_eq!(holds.heartbeats_denied_at(&"g".into()), Some(at(10)));
+            assert_eq!(holds.heartbeats(&"g".into()), denied_at(10));
             holds.note_beat(&"g".into(), &answer, at(20));
-            assert_eq!(holds.heartbeats_denied_at(&"g".into()), since, "{answer:?}");
+            assert_eq!(holds.heartbeats(&"g".into()), known, "{answer:?}");
+            assert_eq!(holds.heartbeats(&"another".into()), Heartbeats::Unknown);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_many_nodes_that_try_a_heartbeat_at_once_one_does() {
+        let (holds, clock, group) = (Holds::default(), Clock::starting_at(at(0)), GroupName::from("g"));
+        let sent = std::cell::Cell::new(0);
+        let heartbeat = async || {
+            sent.set(sent.get() + 1);
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            Ok(())
+        };
+        let try_it = || holds.try_heartbeat(&group, &clock, heartbeat());
+        futures::future::join_all((0..40).map(|_| try_it())).await;
+        assert_eq!((sent.get(), holds.heartbeats(&group)), (1, Heartbeats::Taken));
     }
 
     #[test]

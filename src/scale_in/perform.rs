@@ -93,8 +93,8 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::Heartbeat { hook, instance } => async move {
-            let beat = shared.aws.heartbeat(&hook.group, &hook.name, &instance).await;
-            shared.holds.note_beat(&hook.group, &beat, shared.clock.now());
+            let heartbeat = shared.aws.heartbeat(&hook.group, &hook.name, &instance);
+            shared.holds.try_heartbeat(&hook.group, &shared.clock, heartbeat).await;
             Outcome::HeartbeatSent
         }
         .boxed(),

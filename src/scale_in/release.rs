@@ -16,6 +16,7 @@ use super::action::{Action, Plan};
 use super::deadline::{SAME_WITHIN, limited};
 use super::deletion::cut_off;
 use super::events::ScaleInEvent;
+use super::held_since::Heartbeats;
 use super::membership::Membership;
 use super::record::{Phase, Record, Release};
 use super::situation::Situation;
@@ -152,13 +153,18 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     record.clone()
 }
 
-/// Whether AWS accepts heartbeats, as far as is known. If it has denied one, one for this instance is tried after a while: AWS checks
-/// rights first, and too early it does no harm. It comes before the termination is noted: another leader would take the note for sent.
+/// Whether AWS accepts heartbeats for instances of the group. Where that is not known, or it denied one a while ago, one for this instance is
+/// tried: AWS checks rights first, and too early it does no harm. It comes before the termination is noted: another leader would take the
+/// note for sent.
 fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
-    let (Some(denied_at), Some(hook)) = (s.heartbeats_denied_at, s.hook.ours()) else { return true };
-    let again = later(denied_at, DENIED_FOR);
-    if again > s.now {
-        plan.wake(again);
+    let Some(hook) = s.hook.ours() else { return true };
+    let not_before = match s.heartbeats {
+        Heartbeats::Taken => return true,
+        Heartbeats::Unknown => s.now,
+        Heartbeats::DeniedAt(at) => later(at, DENIED_FOR),
+    };
+    if not_before > s.now {
+        plan.wake(not_before);
     } else {
         let (hook, instance) = (hook.clone(), record.instance.clone());
         s.attempt(plan, s.memory.tries(&Task::Heartbeat), || Action::Heartbeat { hook, instance });
@@ -182,7 +188,7 @@ fn not_held_before(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
 
 /// The limit of a drain that begins. Where our hook is about to hold the instance, the limit that it will have then.
 pub(super) fn expected_limit(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    let is_held = is_to_be_held(s, record) && s.heartbeats_denied_at.is_none();
+    let is_held = is_to_be_held(s, record) && !matches!(s.heartbeats, Heartbeats::DeniedAt(_));
     if is_held && not_held_before(s, record).is_none() {
         return deadline::limit(s.our_limit, record, s.held_by());
     }

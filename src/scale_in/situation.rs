@@ -12,7 +12,7 @@ use super::class::{Circumstances, Class, classify};
 use super::deadline::{self, HeldBy, OurLimit};
 use super::events::{self, ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
 use super::eviction_rate::Permit;
-use super::held_since::Hold;
+use super::held_since::{Heartbeats, Hold};
 use super::load_balancers::Targets;
 use super::membership::Membership;
 use super::memory::Memory;
@@ -85,9 +85,8 @@ pub struct Situation<'a> {
     pub instance: Membership,
     /// The group's lifecycle hooks.
     pub hook: HookState,
-    /// When AWS last denied a heartbeat for an instance of the group, if it has accepted none since: until it does, the hook holds no
-    /// instance for longer than its time-out.
-    pub heartbeats_denied_at: Option<Timestamp>,
+    /// What AWS makes of heartbeats for instances of the group.
+    pub heartbeats: Heartbeats,
     /// How long AWS holds the instance; `None` while unknown.
     pub held: Option<Hold>,
     /// AWS's notices about the instance.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::context::{Shared, leaves, will_decrement};
+use super::held_since::Heartbeats;
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;
@@ -102,10 +103,9 @@ pub(super) async fn retained(
 /// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain
 /// it by other rules. Errors: `None` if it is not so, AWS's error if AWS did not say.
 async fn is_held_by_ours_alone(shared: &Shared, one: &Termination) -> Result<(), Option<AwsError>> {
+    let is_denied = matches!(shared.holds.heartbeats(&one.group), Heartbeats::DeniedAt(_));
     match shared.hooks.of_now(&one.group).await {
-        Ok(hooks) if hooks.is_ours_alone() && shared.holds.heartbeats_denied_at(&one.group).is_none() => {
-            Ok(())
-        }
+        Ok(hooks) if hooks.is_ours_alone() && !is_denied => Ok(()),
         Ok(_) => Err(None),
         Err(error) => Err(Some(error)),
     }

@@ -23,6 +23,7 @@ use super::context::{
 use super::deadline::{OurLimit, grace_to_ask};
 use super::events::{Reason, ScaleInEvent};
 use super::eviction_rate::Permit;
+use super::held_since::Heartbeats;
 use super::history::{Ended, Ending};
 use super::membership::Membership;
 use super::memory::Memory;
@@ -37,6 +38,7 @@ use super::told::Told;
 use super::trace;
 use super::waiting::Progress;
 use super::{events, operator_queue};
+use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{CHANGED_WITHIN, NodeView, PodName, PodView, may_have_room};
 use crate::dry_run::DryRun;
@@ -84,7 +86,7 @@ struct Observed {
     instance: Membership,
     our_limit: OurLimit,
     hook: HookState,
-    heartbeats_denied_at: Option<Timestamp>,
+    heartbeats: Heartbeats,
     /// The other Nodes that name the instance.
     twins: Vec<Arc<NodeView>>,
     is_primary: bool,
@@ -293,7 +295,7 @@ impl Worker {
             notices: &notices,
             instance: look.instance,
             hook: look.hook,
-            heartbeats_denied_at: look.heartbeats_denied_at,
+            heartbeats: look.heartbeats,
             memory: &self.memory,
         };
         let plan = plan(&situation);
@@ -442,7 +444,7 @@ impl Worker {
         let our_limit = group
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
-        let heartbeats_denied_at = group.and_then(|group| self.shared.holds.heartbeats_denied_at(group));
+        let heartbeats = group.map(|group| self.shared.holds.heartbeats(group)).unwrap_or_default();
         let (twins, is_primary) = self.twins(node);
         let found = node.instance.as_deref().and_then(|id| snapshot.as_ref()?.instance(id));
         let instances =
@@ -462,7 +464,7 @@ impl Worker {
             instance,
             our_limit,
             hook,
-            heartbeats_denied_at,
+            heartbeats,
             twins,
             is_primary,
             are_kubelets_cut_off,
@@ -494,7 +496,12 @@ impl Worker {
             let timeout = self.memory.claims.record_of(instance).and_then(Record::heartbeat_timeout);
             Some(HoldStart { since: self.shared.holds.of(instance)?.since, timeout })
         });
-        self.shared.hooks.state_since(group, hold)
+        match instance {
+            Membership::In { lifecycle: Lifecycle::TerminatingWait, .. } => {
+                self.shared.hooks.state_of_held(group, hold)
+            }
+            _ => self.shared.hooks.state_since(group, hold),
+        }
     }
 
     /// When the record was first seen, and how far its clock and the API server's is ahead of ours.

@@ -22,7 +22,7 @@ use crate::journal_queries::{
     terminations,
 };
 use crate::replicas::other;
-use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Scene, group, held_group, seconds, state};
 
 /// Heartbeats go out at half the time-out of a hook of 60 s; a refresh and a try more is no silence.
 fn assert_kept_waiting(scene: &Scene, machine: &crate::scene::Machine) {
@@ -47,14 +47,9 @@ async fn a_pod_that_takes_500_of_its_600_seconds_keeps_them_under_a_hook_of_60()
 
 #[tokio::test(start_paused = true)]
 async fn where_aws_denies_heartbeats_no_node_is_terminated_before_its_drain_until_it_lets_one_through() {
-    let scene = Scene::with(held_group(4, 120)).await;
+    let scene = Scene::with(held_group(3, 120)).await;
     let machine = scene.first();
     scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
-    // One node finds out.
-    scene.scale_in(&machine, Cause::Autoscaler).await;
-    scene.until_gone(&machine).await;
-
-    let machine = scene.first();
     scene.run([pod("api").on(&machine.name).grace(900).exits_after(700)]).await;
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.until(|w| is_asked(w, "api")).await;
@@ -575,4 +570,44 @@ async fn where_a_hook_ends_in_mid_drain_and_the_instance_is_not_described_any_mo
             scene.assert_left_well(&machine);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_instance_is_drained_and_let_go_though_the_list_of_hooks_does_not_show_ours_yet() {
+    for restarted in [false, true] {
+        let mut scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        let list = Which::of(&[Operation::DescribeLifecycleHooks]);
+        scene.world.aws.trouble(list.lasting(seconds(3_600)), Trouble::Without("ebbtide".to_owned()));
+        scene.pass_some(seconds(700)).await;
+        if restarted {
+            scene.kill().await;
+        }
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.pass_some(seconds(60)).await;
+        assert!(is_asked(&scene.world, "web"), "restarted: {restarted}");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+/// Before a hook opens: in its own words AWS says "No active Lifecycle Action".
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_is_refused_in_other_words_before_the_hook_opens_limits_nothing() {
+    let scene = Scene::with(held_group(2, 180).deregistering_for(300)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(30).exits_after(20)]).await;
+    scene.world.cluster.add(budget("web").min_available(1));
+    let refusal =
+        Refusal { code: "ValidationError", status: 400, message: "Instance is not in a wait state" };
+    let beats = Which::of(&[Operation::RecordLifecycleActionHeartbeat]);
+    scene.world.aws.trouble(beats.lasting(seconds(3_600)), Trouble::Refused(refusal, Lose::BeforeEffect));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| state(w, &machine) == Some(LifecycleState::TerminatingWait)).await;
+    assert!(!is_asked(&scene.world, "web"), "its budget has no room");
+    scene.world.aws.no_more_trouble();
+    scene.world.cluster.add(budget("web").min_available(0));
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
 }

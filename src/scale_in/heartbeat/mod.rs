@@ -255,6 +255,7 @@ fn start_what_is_due(
             too_early: None,
             ends: None,
             is_new,
+            may_be_early: held.is_presumed && held.renewed.is_none(),
             is_sure: (!held.is_presumed || is_on_record) && held.lifecycle == Lifecycle::TerminatingWait,
         };
         running.push(send(Arc::clone(shared), one, step).boxed());
@@ -426,9 +427,21 @@ fn pause_by(shared: &Shared, instance: &InstanceId, since: Option<Timestamp>, ho
     interval(timeout_of_hold(shared, instance, since, hook).min(hook.heartbeat_timeout), instance)
 }
 
+/// Before a hook opens, an answer that AWS found something wrong with the instance or the call says that nothing holds it yet, whatever its
+/// words: they are documented nowhere.
+fn too_early_in_other_words(error: AwsError) -> AwsError {
+    match error {
+        AwsError::NoSuchInstance { operation, message } => AwsError::NoActiveHook { operation, message },
+        AwsError::Other { operation, code, message } if code == "ValidationError" => {
+            AwsError::NoActiveHook { operation, message }
+        }
+        other => other,
+    }
+}
+
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
 async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuration, Option<AwsError>) {
-    let One { group, instance, since, renewed, too_early, ends, is_new, is_sure } = one;
+    let One { group, instance, since, renewed, too_early, ends, is_new, may_be_early, is_sure } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
@@ -451,6 +464,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
     let result = if step == Step::Heartbeat {
         let sent_at = shared.clock.now();
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
+        let beat = if *may_be_early { beat.map_err(too_early_in_other_words) } else { beat };
         // AWS counts from when it took the last one; it was sent before that.
         *ends = renewed.or(*since).map(|from| later(from, signed(timeout)));
         let now = shared.clock.now();

@@ -16,7 +16,7 @@ use crate::scale_in::action::{Action, Ask, Plan};
 use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::drain::SEVERAL_BUDGETS;
 use crate::scale_in::eviction_rate::Permit;
-use crate::scale_in::held_since::Hold;
+use crate::scale_in::held_since::{Heartbeats, Hold};
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
@@ -235,7 +235,7 @@ impl<'a> Model<'a> {
             permit: &|| Permit::Granted,
             instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },
             hook: self.hook.clone(),
-            heartbeats_denied_at: None,
+            heartbeats: Heartbeats::Taken,
             held: self.held_since.map(Hold::since),
             notices: &[],
             memory: &self.memory,

@@ -12,6 +12,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events::{self, Reason, ScaleInEvent};
+use crate::scale_in::held_since::Heartbeats;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
@@ -336,7 +337,7 @@ fn the_time_out_of_a_hook_is_on_record_only_of_an_instance_that_leaves_by_it() {
 #[test]
 fn nothing_is_terminated_under_a_hook_whose_heartbeats_aws_denies_until_one_has_been_tried_again() {
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
-    scene.heartbeats_denied_at = Some(at(0));
+    scene.heartbeats = Heartbeats::DeniedAt(at(0));
     scene.later(1);
     let plan = scene.plan();
     assert!(!touches_aws(&plan));
@@ -345,8 +346,13 @@ fn nothing_is_terminated_under_a_hook_whose_heartbeats_aws_denies_until_one_has_
     let plan = scene.plan();
     assert!(!touches_aws(&plan));
     assert!(plan.actions.contains(&Action::Heartbeat { hook: hook(60), instance: "i-1".into() }));
-    scene.heartbeats_denied_at = None;
+    scene.heartbeats = Heartbeats::Taken;
     assert!(touches_aws(&scene.plan()));
+    let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
+    scene.heartbeats = Heartbeats::Unknown;
+    let plan = scene.plan();
+    assert!(!touches_aws(&plan), "nor before one has been tried at all");
+    assert!(plan.actions.contains(&Action::Heartbeat { hook: hook(60), instance: "i-1".into() }));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::eviction_rate::Permit;
-use crate::scale_in::held_since::Hold;
+use crate::scale_in::held_since::{Heartbeats, Hold};
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
@@ -125,7 +125,7 @@ pub(super) struct Scene {
     pub(super) held_at_the_latest: bool,
     pub(super) hold_ends: Option<Timestamp>,
     pub(super) hold_is_renewed: bool,
-    pub(super) heartbeats_denied_at: Option<Timestamp>,
+    pub(super) heartbeats: Heartbeats,
     pub(super) notices: Vec<Noticed>,
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
@@ -191,7 +191,7 @@ pub(super) fn node() -> Scene {
         held_at_the_latest: false,
         hold_ends: None,
         hold_is_renewed: false,
-        heartbeats_denied_at: None,
+        heartbeats: Heartbeats::Taken,
         notices: Vec::new(),
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
@@ -346,7 +346,7 @@ impl Scene {
             },
             instance: self.instance.clone(),
             hook: self.hook.clone(),
-            heartbeats_denied_at: self.heartbeats_denied_at,
+            heartbeats: self.heartbeats,
             held: self.held_since.map(|since| Hold {
                 since,
                 at_the_latest: self.held_at_the_latest,

@@ -139,6 +139,8 @@ pub(super) struct One {
     pub(super) ends: Option<Timestamp>,
     /// Seen held for less than a minute: its hook may not be open yet.
     pub(super) is_new: bool,
+    /// No description shows it held, and AWS has taken no heartbeat for it.
+    pub(super) may_be_early: bool,
     /// Some hook holds it as it is terminated: a description shows that, or its record says so before there is one.
     pub(super) is_sure: bool,
 }
