@@ -35,7 +35,7 @@ pub fn node_group(group: &Group, have_failed: bool, scale_ins: &dyn ScaleIns) ->
 
 /// A group as answered for one of its nodes. cluster-autoscaler drains the node if the target size is above the minimum in this answer, but
 /// gives up what never came by the minimum of NodeGroups. So a group whose nodes may not leave is reported at its minimum here,
-/// however far its size rises before the next loop; so is the group of a node in Standby, on which somebody works.
+/// however far its size rises before the next loop; so is the group of an instance that is no node at present, as in Standby, where somebody works on it.
 ///
 /// Source: `verifyMinSize` in
 /// [`unneeded/nodes.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/scaledown/unneeded/nodes.go),
@@ -45,7 +45,7 @@ pub fn node_group_of_node(
     told: NodeGroup,
     scale_ins: &dyn ScaleIns,
 ) -> NodeGroup {
-    let is_aside = instance.is_some_and(|instance| instance.lifecycle == Lifecycle::Standby);
+    let is_aside = instance.is_some_and(|instance| !instance.lifecycle.is_node());
     if !is_aside && !sizes::keeps_its_nodes(&group.asg) {
         return told;
     }
@@ -84,7 +84,7 @@ fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
 /// worked at once, and a failed launch would go unnoticed. A node that cluster-autoscaler is about to delete belongs to
 /// its group until the DeleteNodes.
 ///
-/// A GPU node without a GPU keeps its group while it leaves, and in Standby: from 1.35 on cluster-autoscaler reckons quotas from all Nodes,
+/// A GPU node without a GPU keeps its group while it leaves, in Standby and in the warm pool: from 1.35 on cluster-autoscaler reckons quotas from all Nodes,
 /// looks for such a node's GPUs in its group's template and, if it has no group, neither grows nor shrinks any group.
 ///
 /// Sources: `areThereUpcomingNodesInNodeGroup` of cluster-autoscaler's `clusterstate/clusterstate.go`; `calculateUsages` in
@@ -101,10 +101,8 @@ pub fn owner<'a>(
         ProviderId::Instance { instance, .. } => view
             .instance(instance)
             .filter(|(group, found)| {
-                let is_node = found.lifecycle.is_node();
-                let stays = is_node && !is_leaving(group, found, scale_ins);
-                let may_be_looked_at = is_node || found.lifecycle == Lifecycle::Standby;
-                stays || may_be_looked_at && scale_ins.lacks_its_gpu(&found.id)
+                let stays = found.lifecycle.is_node() && !is_leaving(group, found, scale_ins);
+                stays || scale_ins.lacks_its_gpu(&found.id)
             })
             .map(|(group, found)| (&**group, Some(found))),
     }
