@@ -11,12 +11,14 @@ mod tasks;
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
@@ -41,6 +43,10 @@ use crate::template::learned::config_map;
 /// How long a stop waits for calls under way: cluster-autoscaler's, and ours to the API server and AWS. The kubelet gives 30
 /// s by default; a waiting person gives 5 s.
 const STOP_WITHIN: Duration = Duration::from_millis(4_500);
+
+/// How long of that the Lease is kept, for what follows a call that is answered by then. An admission webhook may hang for longer than any stop
+/// may take; nothing new begins meanwhile, and who leads next is as safe from calls under way as after a `kill -9`.
+const KEEPS_LEASE_FOR: Duration = Duration::from_secs(1);
 
 /// Everything that the program connects to.
 pub struct Outside {
@@ -187,19 +193,32 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         error = tasks.first_to_end() => Err(error),
     };
     stop.cancel();
-    let finish = async {
+    let ended = async {
         tasks.finish(&mut outcome).await;
         running.finish().await;
-        if let Some(election) = &mut election {
+    };
+    finish(ended, election).await;
+    outcome
+}
+
+/// Waits until the calls under way have `ended`, for [`STOP_WITHIN`] at most. The Lease is given back as soon as they have, after
+/// [`KEEPS_LEASE_FOR`] at the latest.
+async fn finish(ended: impl Future<Output = ()>, election: Option<Election>) {
+    let mut ended = pin!(ended);
+    let have_ended = timeout(KEEPS_LEASE_FOR, &mut ended).await.is_ok();
+    let step_down = async {
+        if let Some(mut election) = election {
             election.step_down().await;
         }
     };
-    if tokio::time::timeout(STOP_WITHIN, finish).await.is_err() {
-        tracing::warn!(
-            "stopped before every call was answered: the next process to lead looks up what became of them"
-        );
-    }
-    outcome
+    let wait = async {
+        if !have_ended && timeout(STOP_WITHIN.saturating_sub(KEEPS_LEASE_FOR), ended).await.is_err() {
+            tracing::warn!(
+                "stopped before every call was answered: the next process to lead looks up what became of them"
+            );
+        }
+    };
+    tokio::join!(step_down, wait);
 }
 
 /// Starts what keeps the program's picture of AWS, and what of its groups and of the cluster is in its care.

@@ -135,7 +135,7 @@ impl Election {
         }
     }
 
-    /// Gives the Lease back, so that another process need not wait. Call it when nothing more is written.
+    /// Gives the Lease back, so that another process need not wait. Nothing new is begun from then on; calls under way may be answered yet.
     pub async fn step_down(&mut self) {
         if !self.leadership.leads() {
             return;

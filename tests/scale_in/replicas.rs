@@ -20,8 +20,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use tracing::Level;
 
 use crate::journal_queries::{
-    TERMINATE, asked, eviction_requests, has_exited, in_phase, is_asked, is_released, last_exit, notes,
-    phase_at, released_at,
+    TERMINATE, asked, decrements, eviction_requests, has_exited, in_phase, is_asked, is_released, last_exit,
+    notes, phase_at, released_at,
 };
 use crate::metrics::value;
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
@@ -108,6 +108,33 @@ async fn another_takes_over_within_2_s_of_a_stop() {
     assert!(after <= SignedDuration::from_secs(2), "{after:#}");
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
+}
+
+/// A webhook that is asked about an eviction, or AWS, answers when it is too late for whoever asked.
+#[tokio::test(start_paused = true)]
+async fn another_takes_over_within_2_s_of_a_sigterm_though_a_call_is_under_way() {
+    for is_aws_slow in [false, true] {
+        let (mut scene, _second, machine) = two().await;
+        if is_aws_slow {
+            scene.world.aws.delay_some(&[TERMINATE], 1.0, seconds(16), seconds(16));
+        } else {
+            let slow = Fault::Slow(seconds(60));
+            scene.world.cluster.fail_next(1, Verb::Create, "pods/eviction", slow);
+        }
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene
+            .until(|w| if is_aws_slow { w.aws.calls(TERMINATE) > 0 } else { !w.cluster.hits().is_empty() })
+            .await;
+        let (stopped, stopping) = (scene.world.clock.now(), scene.stopping());
+        tokio::join!(stopping, async {
+            scene.until(|_| holder(&scene) == "ebbtide-1").await;
+            let after = scene.world.clock.now().duration_since(stopped);
+            assert!(after <= SignedDuration::from_millis(2_100), "{after:#}, AWS is slow: {is_aws_slow}");
+        });
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 1));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -393,7 +393,13 @@ impl Scene {
 
     /// Stops it as SIGTERM does.
     pub(crate) async fn stop_for_good(&mut self) {
-        self.program.take().expect("the program runs").stop().await.expect("in good order");
+        self.stopping().await;
+    }
+
+    /// The same, beside what else goes on.
+    pub(crate) fn stopping(&mut self) -> impl Future<Output = ()> + use<> {
+        let program = self.program.take().expect("the program runs");
+        async { program.stop().await.expect("in good order") }
     }
 
     /// Stops it as SIGTERM does and starts it again. Returns how long it took to stop.
