@@ -80,6 +80,8 @@ pub struct Election {
     may_write: bool,
     /// While the Lease cannot be read or written.
     outage: Outage,
+    /// Whether a write has met a conflict, and nothing has worked since.
+    met_conflict: bool,
     /// Whether this process led when that was last looked at.
     led: bool,
     /// Until when a free Lease is left to others.
@@ -108,6 +110,7 @@ impl Election {
             seen: None,
             may_write: false,
             outage: Outage::default(),
+            met_conflict: false,
             led: false,
             lets_others_until: None,
         }
@@ -171,6 +174,7 @@ impl Election {
             tokio::time::timeout(ANSWER, self.read_or_write()).await.unwrap_or(Err(ApiError::TimedOut));
         match outcome {
             Ok(standing) => {
+                self.met_conflict = false;
                 if self.outage.recovered().is_some() {
                     tracing::info!("the Lease can be read and written again");
                 }
@@ -180,7 +184,7 @@ impl Election {
                 if leads { RENEW.saturating_sub(elapsed(began, self.clock.now())) } else { REFRESH }
             }
             // Somebody else wrote it. Read it at once.
-            Err(ApiError::Conflict) => {
+            Err(ApiError::Conflict) if !std::mem::replace(&mut self.met_conflict, true) => {
                 self.lease = None;
                 Duration::ZERO
             }
@@ -189,8 +193,16 @@ impl Election {
                 let leads = self.leadership.leads();
                 if self.outage.failed().is_some() {
                     let lease = &self.name;
-                    // Otherwise the API server is at fault, or the token, not the installation.
-                    let fix = error.is_forbidden().then_some("deploy/base/rbac.yaml grants the rights to it");
+                    let fix = match &error {
+                        ApiError::Conflict => {
+                            Some("see who else writes it, and which admission webhooks are asked about it")
+                        }
+                        error if error.is_forbidden() => {
+                            Some("deploy/base/rbac.yaml grants the rights to it")
+                        }
+                        // The API server is at fault, or the token, not the installation.
+                        _ => None,
+                    };
                     let then =
                         if leads { "leads for ten seconds more at most" } else { "cannot lead meanwhile" };
                     tracing::warn!(lease, fix, error = %chain(&error), "the Lease cannot be read or written: this process {then}");

@@ -401,6 +401,29 @@ async fn without_the_lease_nobody_is_asked_and_nothing_ends_and_an_instance_is_h
     scene.assert_left_well(&machine);
 }
 
+/// An admission webhook may refuse it so, or somebody may write it all the time.
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_writes_all_meet_a_conflict_is_tried_once_a_second_and_that_is_said() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let cannot = "the Lease cannot be read or written";
+    let scene = Scene::with(held_group(3, 60)).await;
+    scene.world.cluster.fail_next(1, Verb::Update, "leases", Fault::Overtaken);
+    scene.pass_some(seconds(10)).await;
+    assert!(!log.text().contains(cannot), "once is nothing: {}", log.text());
+    scene.world.cluster.fail_next(u32::MAX, Verb::Update, "leases", Fault::Overtaken);
+    let writes = || scene.world.cluster.requests(Verb::Update, "leases");
+    let before = writes();
+    scene.pass_some(seconds(60)).await;
+    let tries = writes() - before;
+    assert!((40..=65).contains(&tries), "{tries} in a minute");
+    assert_eq!(log.text().matches(cannot).count(), 1, "{}", log.text());
+    assert!(log.text().contains("this process has lost the lead"), "{}", log.text());
+    scene.world.cluster.no_more_faults();
+    scene.pass_some(seconds(5)).await;
+    assert_eq!(log.text().matches("the Lease can be read and written again").count(), 1, "{}", log.text());
+    assert_eq!(log.text().matches("this process leads: it drains").count(), 2, "{}", log.text());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_api_server_delays_a_release_by_no_more_than_a_second_after_it() {
     let scene = Scene::with(held_group(3, 60)).await;
