@@ -105,8 +105,9 @@ impl Cluster {
         Ok(NodeView::from(&node))
     }
 
-    /// Deletes a Node as it was seen: fails if it has changed since. One that is gone already is fine.
-    pub async fn delete_node(&self, node: &NodeView) -> Result<(), ApiError> {
+    /// Deletes a Node as it was seen: fails if it has changed since. One that is gone already is fine. Returns the finalizers that keep it:
+    /// none if it is gone.
+    pub async fn delete_node(&self, node: &NodeView) -> Result<Vec<String>, ApiError> {
         let api: Api<Node> = Api::all(self.client.clone());
         let seen = Preconditions {
             uid: Some(node.uid.clone()),
@@ -114,7 +115,9 @@ impl Cluster {
         };
         let params = DeleteParams { preconditions: Some(seen), ..DeleteParams::default() };
         match in_a_place(&self.nodes, changed(api.delete(&node.name, &params))).await {
-            Ok(_) | Err(ApiError::NotFound) => Ok(()),
+            // The Node as long as it stays, a Status once it is gone.
+            Ok(answer) => Ok(answer.left().and_then(|kept| kept.metadata.finalizers).unwrap_or_default()),
+            Err(ApiError::NotFound) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }

@@ -283,6 +283,17 @@ pub(super) fn node_deleted(instance: &str, after: Duration) -> ScaleInEvent {
     normal(Reason::NodeDeleted, "node-deleted", note)
 }
 
+/// The Node of an instance that is gone was deleted by us, and these finalizers keep it.
+pub(super) fn node_kept(instance: &str, finalizers: &[String]) -> ScaleInEvent {
+    let note = format!(
+        "instance {} is gone and its Node is deleted, but stays until these finalizers are taken off, by hand if nobody \
+         does it any more: {}",
+        id(instance),
+        list(finalizers.iter().cloned())
+    );
+    normal(Reason::Waiting, "node-kept", note)
+}
+
 /// A disruption budget has no room for a pod, and as many more. `budget`: its name, or several; empty if nobody knows.
 pub(super) fn blocked(pod: &PodName, more: usize, budget: &str, words: &str) -> ScaleInEvent {
     let more = and_more(more);

@@ -10,7 +10,7 @@ use super::action::Action;
 use super::asked::{Asked, Obstacle};
 use super::claims::Claims;
 use super::class::Flush;
-use super::events::{ANNOUNCE_AGAIN_AFTER, Reason};
+use super::events::{ANNOUNCE_AGAIN_AFTER, Reason, ScaleInEvent};
 use super::going::Going;
 use super::membership::Membership;
 use super::node_patch;
@@ -55,6 +55,8 @@ pub struct Memory {
     pub told_not_held: bool,
     /// What was announced last, by topic, and when.
     pub announced: BTreeMap<String, Timestamp>,
+    /// What to announce when the Node has gone, which we have deleted and finalizers keep.
+    pub once_gone: Option<ScaleInEvent>,
     /// When AWS refused to shrink the group.
     pub at_minimum_since: Option<Timestamp>,
     /// Whether this run has seen the instance in a group of ours.

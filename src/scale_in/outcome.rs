@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
 use super::action::{Action, Ask};
+use super::events::ScaleInEvent;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, DrainState, NodeView, PodView};
 use crate::k8s::{GroupName, InstanceId};
@@ -73,9 +74,11 @@ pub(super) enum Outcome {
     HeartbeatSent,
     GivenUp,
     HandedOver,
-    /// The Node is deleted, or not. `overtaken`: only because it was another one by then.
+    /// The Node is deleted, or not. `overtaken`: only because it was another one by then. `once_gone`: finalizers keep it, and this Event is
+    /// due when they do no more.
     NodeDeleted {
         overtaken: bool,
+        once_gone: Option<ScaleInEvent>,
     },
     Announced,
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::action::{Action, Ask};
 use super::context::Shared;
-use super::events::ScaleInEvent;
+use super::events::{self, ScaleInEvent};
 use super::outcome::{Outcome, Removal};
 use super::record::{Phase, Record};
 use super::terminate::{self, Termination};
@@ -149,17 +149,22 @@ async fn delete_node(
     event: ScaleInEvent,
 ) -> Outcome {
     if !is_deletable(&shared, &node, &instance).await {
-        return Outcome::NodeDeleted { overtaken: false };
+        return Outcome::NodeDeleted { overtaken: false, once_gone: None };
     }
     let deleted = shared.cluster.delete_node(&node).await;
+    let mut once_gone = None;
     match &deleted {
-        Ok(()) => drop(announce(shared, node, event).await),
+        Ok(finalizers) if finalizers.is_empty() => drop(announce(shared, node, event).await),
+        Ok(finalizers) => {
+            once_gone = Some(event);
+            announce(shared, node, events::node_kept(&instance, finalizers)).await;
+        }
         Err(ApiError::Conflict) => read_again(&shared, &node).await,
         Err(error) => {
             tracing::warn!(node = node.name.as_str(), error = %chain(error), "the Node of an instance that is gone could not be deleted: tried again in some minutes");
         }
     }
-    Outcome::NodeDeleted { overtaken: matches!(deleted, Err(ApiError::Conflict)) }
+    Outcome::NodeDeleted { overtaken: matches!(deleted, Err(ApiError::Conflict)), once_gone }
 }
 
 /// Whether EC2 says that the instance is terminated, and this process leads still.

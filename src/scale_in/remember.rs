@@ -104,7 +104,8 @@ impl Worker {
             Outcome::Refreshed => self.memory.put_off(&Task::Refresh, now, REFRESH),
             Outcome::HeartbeatSent => self.memory.put_off(&Task::Heartbeat, now, HEARTBEAT),
             Outcome::HandedOver => self.memory.worked(&Task::HandOver, now),
-            Outcome::NodeDeleted { overtaken } => {
+            Outcome::NodeDeleted { overtaken, once_gone } => {
+                self.memory.once_gone = once_gone.or(self.memory.once_gone.take());
                 let pause = if overtaken { OVERTAKEN } else { NODE_STAYS };
                 self.memory.failed(&Task::Delete, now, Some(pause));
             }

@@ -374,6 +374,9 @@ impl Worker {
             let event = events::node_lost(&record.instance, record.phase, left.as_deref());
             self.start(&node, Action::Announce(event));
         }
+        if let Some((node, deleted)) = self.last.clone().zip(self.memory.once_gone.take()) {
+            self.start(&node, Action::Announce(deleted));
+        }
         self.shared.waits_no_more(&self.name);
         *self.gone.insert(now)
     }

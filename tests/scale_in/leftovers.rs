@@ -8,6 +8,7 @@ use ebbtide::sim::program::{Program, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
+use serde_json::json;
 
 use crate::journal_queries::{is_released, notes};
 use crate::scene::{Cause, EVER, Machine, Scene, config_with, group, held_group, seconds};
@@ -86,6 +87,29 @@ async fn a_restart_and_a_busy_api_server_only_delay_a_nodes_deletion() {
     scene.until_gone(&machine).await;
     let after = scene.world.clock.now().duration_since(restarted);
     assert!(after >= SignedDuration::from_mins(15), "counted from what this run has seen: {after:#}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_a_finalizer_keeps_is_told_as_kept_and_as_deleted_once_it_has_gone() {
+    let scene = Scene::configured(held_group(3, 60), deleting()).await;
+    no_cloud_controller(&scene);
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+    let finalizers = |names| json!({ "metadata": { "finalizers": names } });
+    scene.patch_node(&machine, finalizers(Some(["wrangler.cattle.io/node"]))).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| deletions(w) > 0).await;
+    scene.pass_some(Duration::from_hours(1)).await;
+    let told_as_deleted = || notes(&scene.world, &machine, "ScaleInNodeDeleted");
+    assert_eq!(told_as_deleted(), [""; 0], "it is there");
+    let mut kept = notes(&scene.world, &machine, "ScaleInWaiting");
+    kept.retain(|note| note.ends_with("wrangler.cattle.io/node"));
+    assert!((11..=13).contains(&kept.len()), "every five minutes: {kept:?}");
+    scene.patch_node(&machine, finalizers(None)).await;
+    scene.until_gone(&machine).await;
+    scene.pass_some(seconds(600)).await;
+    assert_eq!(told_as_deleted().len(), 1);
+    scene.assert_left_well(&machine);
 }
 
 #[tokio::test(start_paused = true)]

@@ -219,7 +219,7 @@ async fn of_a_thousand_nodes_a_hundred_are_changed_or_looked_up_at_once_and_none
             cluster.get_node(&name),
             cluster.delete_node(&node)
         );
-        (changed.map(drop), deleted)
+        (changed.map(drop), deleted.map(drop))
     };
     let (answers, most) = most_at_once(ask).await;
     let (changed, deleted): (Vec<_>, Vec<_>) = answers.into_iter().unzip();

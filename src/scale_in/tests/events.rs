@@ -42,6 +42,7 @@ fn every_event(
         events::releasing_dead(instance),
         events::released(instance, group),
         events::node_deleted(instance, Duration::from_mins(15)),
+        events::node_kept(instance, &pods.iter().map(ToString::to_string).collect::<Vec<_>>()),
         events::blocked(pod, 1, budget, words),
         events::blocked_by_several(pod, 1, "shop/web, shop/all"),
         events::eviction_refused(words, pod, words),
@@ -140,6 +141,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInNodeDeleted",
         "instance i-1 has been gone for 900 s and nobody else has deleted its Node: deleted",
+    ),
+    (
+        "Normal",
+        "ScaleInWaiting",
+        "instance i-1 is gone and its Node is deleted, but stays until these finalizers are taken off, by hand if nobody does it any more: shop/web-1, shop/web-2",
     ),
     (
         "Warning",

@@ -157,6 +157,16 @@ async fn a_finalizer_holds_an_object_until_it_is_taken_off() {
     api.patch("held", &PatchParams::default(), &release).await.unwrap();
     assert!(refused(api.get("held").await).is_not_found());
 
+    sim.cluster.add(node("n1"));
+    let kept = Patch::Merge(json!({ "metadata": { "finalizers": ["example.com/wait"] } }));
+    sim.nodes().patch("n1", &PatchParams::default(), &kept).await.unwrap();
+    for _ in 0..2 {
+        let held = sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap().unwrap_left();
+        assert!(held.metadata.deletion_timestamp.is_some() && held.metadata.finalizers.is_some());
+    }
+    sim.nodes().patch("n1", &PatchParams::default(), &release).await.unwrap();
+    assert!(refused(sim.nodes().get("n1").await).is_not_found());
+
     sim.cluster.add(node("n1")).add(pod("kept").on("n1").finalizer("example.com/wait"));
     sim.running("kept", 1).await;
     sim.pods().delete("kept", &DeleteParams::default()).await.unwrap();
