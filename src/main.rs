@@ -2,11 +2,11 @@
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ebbtide::clock::Clock;
 use ebbtide::cluster::Cluster;
-use ebbtide::commands::{self, Style};
+use ebbtide::commands::status::{self, Told};
+use ebbtide::commands::{self, CommandError, Style};
 use ebbtide::config::{
     Command, Config, FIRST_PROCESS, LookOptions, PlanOptions, PricesOptions, StatusOptions,
 };
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Command::Serve(config)) => ended(serve(&config)),
-        Ok(Command::Status(options)) => ended(status(&options)),
+        Ok(Command::Status(options)) => ended(show_status(&options)),
         Ok(Command::Plan(options)) => ended(plan(&options)),
         Ok(Command::Prices(options)) => ended(prices(&options)),
         Ok(Command::Check(options)) => match check(&options) {
@@ -75,9 +75,6 @@ fn style() -> Style {
     Style { colour: std::io::stdout().is_terminal() && !is_unwanted }
 }
 
-/// How often `status --watch` looks.
-const WATCH_EVERY: Duration = Duration::from_secs(2);
-
 /// Moves a terminal's cursor to the top and clears what is below.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
@@ -89,25 +86,29 @@ fn write(text: &str) -> anyhow::Result<()> {
     }
 }
 
-fn status(options: &StatusOptions) -> anyhow::Result<()> {
+#[expect(clippy::print_stderr, reason = "a watch goes on after a look that failed")]
+fn show_status(options: &StatusOptions) -> anyhow::Result<()> {
     app::block_on(async {
         let clock = Clock::system();
         let cluster =
             Cluster::connect_to(options.kubeconfig.as_deref(), options.context.as_deref(), None).await?;
         let cluster = cluster.telling(&clock);
+        let render = |told: &Told| status::render(told, options.output, style(), clock.cluster());
+        if !options.watch {
+            return write(&render(&status::look(&cluster, &clock).await?));
+        }
+        let clear = if std::io::stdout().is_terminal() { CLEAR } else { "" };
+        let show = |told: Result<Told, CommandError>| match told {
+            Ok(told) => write(&format!("{clear}{}", render(&told))),
+            Err(error) => {
+                eprintln!("ebbtide: {:#} (looking again)", anyhow::Error::from(error));
+                Ok(())
+            }
+        };
         let mut interrupt = signal(SignalKind::interrupt())?;
-        loop {
-            let told = commands::status::look(&cluster, &clock).await?;
-            let text = commands::status::render(&told, options.output, style(), clock.cluster());
-            let clear = if options.watch && std::io::stdout().is_terminal() { CLEAR } else { "" };
-            write(&format!("{clear}{text}"))?;
-            if !options.watch {
-                return Ok(());
-            }
-            tokio::select! {
-                () = tokio::time::sleep(WATCH_EVERY) => {}
-                _ = interrupt.recv() => return Ok(()),
-            }
+        tokio::select! {
+            ended = status::watch(&cluster, &clock, show) => match ended? {},
+            _ = interrupt.recv() => Ok(()),
         }
     })?
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
 use jiff::SignedDuration;
 use kube::core::Status;
 
@@ -179,6 +181,12 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
         },
         _ => Answer::Unclear(text()),
     }
+}
+
+/// How long an answer asks us to wait before the next try. No API server names a date.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<SignedDuration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(SignedDuration::from_secs(seconds).clamp(BUSY, BUSY_AT_MOST))
 }
 
 /// Whether a conflict is about our UID precondition: another object has the name by now. There is no code for it.

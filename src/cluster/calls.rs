@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
@@ -168,11 +167,10 @@ impl Cluster {
             Err(error) => return Answer::Unclear(chain(&error)),
         };
         let code = response.status().as_u16();
-        let retry_after =
-            response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let retry_after = answer::retry_after(response.headers());
         let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await;
         let status: Option<Status> = body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
-        answer::read(code, retry_after.map(SignedDuration::from_secs), status.as_ref())
+        answer::read(code, retry_after, status.as_ref())
     }
 
     /// Deletes the pod with this UID, whatever budgets say, once fewer than fifty others are being deleted. `grace` in seconds replaces

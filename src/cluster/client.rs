@@ -60,7 +60,7 @@ pub struct Cluster {
     pub(super) events: Arc<Semaphore>,
     /// Permits for conditions of Nodes. Nobody closes it.
     pub(super) conditions: Arc<Semaphore>,
-    requests: Requests,
+    pub(super) requests: Requests,
     pub(super) rewinds: Arc<Rewinds>,
 }
 

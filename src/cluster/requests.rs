@@ -28,7 +28,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 
-use super::answer::DRY_RUN;
+use super::answer::{DRY_RUN, retry_after};
 use crate::clock::{Clock, http_date};
 use crate::dry_run::{self, DryRun};
 
@@ -163,6 +163,8 @@ pub(super) struct Requests {
     dry_run: Arc<OnceLock<DryRun>>,
     /// Told what the API server's clock reads.
     clock: Arc<OnceLock<Clock>>,
+    /// Until when the API server wants no more requests, as it said last.
+    busy_until: Arc<Mutex<Option<Instant>>>,
 }
 
 /// When each watch last showed life.
@@ -197,6 +199,7 @@ impl Default for Requests {
             heard: Arc::new(heard),
             dry_run: Arc::default(),
             clock: Arc::default(),
+            busy_until: Arc::default(),
         }
     }
 }
@@ -230,6 +233,14 @@ impl Requests {
     /// The longest time that one of them has shown no life.
     pub(super) fn longest_silence(&self) -> Duration {
         self.heard.ages().into_iter().map(|(_, age)| age).max().unwrap_or_default()
+    }
+
+    /// How long the API server wants no more requests.
+    pub(super) fn busy_for(&self) -> Duration {
+        self.busy_until
+            .lock()
+            .map(|until| until.saturating_duration_since(Instant::now()))
+            .unwrap_or_default()
     }
 
     /// A client that counts requests on their way to `client`.
@@ -269,6 +280,9 @@ impl Requests {
             answer.as_ref().map_or(Outcome::unreachable, |answer| Outcome::of(answer.status().as_u16()));
         drop(counted);
         let answer = answer?;
+        if let Some(pause) = retry_after(answer.headers()) {
+            *self.busy_until.lock() = Some(Instant::now() + pause.unsigned_abs());
+        }
         let heard = (verb == Verb::watch && answer.status().is_success()).then(|| Arc::clone(&self.heard));
         let heard = move || heard.iter().for_each(|heard| heard.note(resource));
         heard();

@@ -1,9 +1,12 @@
 //! `ebbtide status`: the scale-ins under way, for somebody who has a kubeconfig and nothing else.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -13,9 +16,11 @@ use crate::clock::{Clock, elapsed};
 use crate::cluster::record::Phase;
 use crate::cluster::{ApiError, Budget, Cluster, NodeView, PodView, Store};
 use crate::config::Output;
+use crate::k8s::NodeName;
 use crate::scale_in::Settings;
 use crate::scale_in::preview::{Facts, Place, waiting};
-use crate::scale_in::status::{Cordoned, ScaleIn};
+use crate::scale_in::status::{Cordoned, ScaleIn, Wait};
+use crate::telemetry::{chain, cut};
 
 /// Nodes whose pods are listed at once.
 const AT_ONCE: usize = 8;
@@ -28,6 +33,28 @@ pub struct Told {
     pub scale_ins: Vec<ScaleIn>,
     /// Nodes that are closed because of notices, and not drained.
     pub cordoned: Vec<Cordoned>,
+    /// Nodes that drain and whose pods could not be read, so that it is not known whom they wait for, and why.
+    pub unread: BTreeMap<NodeName, String>,
+}
+
+/// How often [`watch`] looks.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+/// As many bytes of why something could not be read stand in a table.
+const WORDS: usize = 200;
+
+/// Looks again and again, and has each answer shown, or why there is none. Ends if the first look fails, or if it cannot be shown.
+pub async fn watch<E: From<CommandError>>(
+    cluster: &Cluster,
+    clock: &Clock,
+    mut show: impl FnMut(Result<Told, CommandError>) -> Result<(), E>,
+) -> Result<Infallible, E> {
+    let mut told = Ok(look(cluster, clock).await?);
+    loop {
+        show(told)?;
+        tokio::time::sleep(WATCH_EVERY).await;
+        told = look(cluster, clock).await;
+    }
 }
 
 /// Looks at Nodes, and at the pods of those that drain.
@@ -37,45 +64,52 @@ pub async fn look(cluster: &Cluster, clock: &Clock) -> Result<Told, CommandError
     let mut leaving: Vec<ScaleIn> = nodes.iter().filter_map(|node| ScaleIn::of(node, now)).collect();
     leaving.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
     let cordoned = Cordoned::among(&nodes);
+    let mut unread = BTreeMap::new();
     if !leaving.iter().any(is_draining) {
-        return Ok(Told { scale_ins: leaving, cordoned });
+        return Ok(Told { scale_ins: leaving, cordoned, unread });
     }
     let budgets = Arc::new(cluster.list_budgets().await.map_err(reading("disruption budgets"))?);
-    let told = leaving.into_iter().map(|told| one(cluster, told, &nodes, &budgets, now));
-    let scale_ins = stream::iter(told).buffered(AT_ONCE).try_collect().await?;
-    Ok(Told { scale_ins, cordoned })
+    let looks = leaving.iter().map(|told| waits_of(cluster, told, &nodes, &budgets, now));
+    let waits: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
+    for (told, waits) in leaving.iter_mut().zip(waits) {
+        match waits {
+            Ok(waits) => told.waiting = waits,
+            Err(error) => _ = unread.insert(told.node.clone(), chain(&error)),
+        }
+    }
+    Ok(Told { scale_ins: leaving, cordoned, unread })
 }
 
 fn is_draining(one: &ScaleIn) -> bool {
     one.phase == Phase::Draining.as_str()
 }
 
-async fn one(
+/// Whom a drain waits for; `None` if it is none, or its Node has gone meanwhile.
+async fn waits_of(
     cluster: &Cluster,
-    told: ScaleIn,
+    told: &ScaleIn,
     nodes: &[NodeView],
     budgets: &Arc<Store<Budget>>,
     now: Timestamp,
-) -> Result<ScaleIn, CommandError> {
-    if !is_draining(&told) {
-        return Ok(told);
+) -> Result<Option<Vec<Wait>>, CommandError> {
+    if !is_draining(told) {
+        return Ok(None);
     }
     let node = match cluster.get_whole_node(&told.node).await {
         Ok(node) => node,
-        // It has gone meanwhile.
-        Err(ApiError::NotFound) => return Ok(told),
-        Err(error) => return Err(reading("Nodes")(error)),
+        Err(ApiError::NotFound) => return Ok(None),
+        Err(error) => return Err(reading("the Node")(error)),
     };
     let facts = Facts {
         node,
-        pods: pods(cluster, &told, nodes).await?,
+        pods: pods(cluster, told, nodes).await?,
         budgets: Arc::clone(budgets),
         daemon_sets: None,
         attachments: 0,
         place: Place::Unknown,
         settings: Settings::default(),
     };
-    Ok(ScaleIn { waiting: Some(waiting(&facts, now)), ..told })
+    Ok(Some(waiting(&facts, now)))
 }
 
 /// The pods on the Node, and on others that name its instance: the drain waits for these, too.
@@ -111,7 +145,7 @@ fn scale_ins(told: &Told, is_wide: bool, style: Style, now: Timestamp) -> String
         return "no scale-in is under way\n".to_owned();
     }
     let mut rows = vec![header(is_wide)];
-    rows.extend(told.scale_ins.iter().map(|one| row(one, is_wide, now)));
+    rows.extend(told.scale_ins.iter().map(|one| row(one, told.unread.get(&one.node), is_wide, now)));
     let table = columns(&rows);
     if !is_wide {
         return highlighted(&table, style);
@@ -140,7 +174,7 @@ fn header(is_wide: bool) -> Vec<String> {
     narrow.into_iter().chain(wide.into_iter().filter(|_| is_wide)).map(str::to_owned).collect()
 }
 
-fn row(one: &ScaleIn, is_wide: bool, now: Timestamp) -> Vec<String> {
+fn row(one: &ScaleIn, unread: Option<&String>, is_wide: bool, now: Timestamp) -> Vec<String> {
     let since = one.requested_at.map(|at| lasted(elapsed(at, now).as_secs())).unwrap_or_default();
     let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
     let mut row = vec![
@@ -149,7 +183,7 @@ fn row(one: &ScaleIn, is_wide: bool, now: Timestamp) -> Vec<String> {
         since,
         one.cause.to_string(),
         text(one.group.as_deref()),
-        waits_for(one, is_wide),
+        unread.map_or_else(|| waits_for(one, is_wide), |why| format!("unknown: {}", cut(why, WORDS))),
     ];
     if is_wide {
         row.push(text(one.instance.as_deref()));

@@ -6,11 +6,12 @@ use async_trait::async_trait;
 use ebbtide::aws::Aws;
 use ebbtide::cluster::Cluster;
 use ebbtide::cluster::record::Cause as RecordCause;
-use ebbtide::commands::{Style, plan, status};
+use ebbtide::commands::status::Told;
+use ebbtide::commands::{CommandError, Style, plan, status};
 use ebbtide::config::{Config, LookOptions, Output, PlanOptions};
 use ebbtide::scale_in::preview::{End, Preview, What};
 use ebbtide::sim::aws::GroupSpec;
-use ebbtide::sim::cluster::{self, Verb, budget, node, pod};
+use ebbtide::sim::cluster::{self, Fault, Verb, budget, node, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
@@ -132,6 +133,106 @@ async fn sees_whom_a_drain_waits_for(group: GroupSpec) {
     scene.until_gone(&machine).await;
     let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
     assert_eq!(status::render(&told, Output::Table, Style::default(), now), "no scale-in is under way\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_is_answered_though_the_api_server_is_busy_or_silent_for_a_moment() {
+    let (scene, machine) = busy(group(2)).await;
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(10)).await;
+    let busy_now = Fault::TooManyRequests { retry_after_seconds: 3 };
+    for (verb, resource, fault, times, least) in [
+        (Verb::List, "nodes", busy_now, 2, 6),
+        (Verb::Get, "nodes", Fault::EtcdTimedOut { took_effect: false }, 2, 1),
+        (Verb::List, "pods", Fault::Slow(seconds(60)), 1, 10),
+        (Verb::List, "poddisruptionbudgets", Fault::RequestLost, 2, 1),
+    ] {
+        let fail = || scene.world.cluster.fail_next(times, verb, resource, fault);
+        fail();
+        let began = scene.world.clock.now();
+        let told = status::look(&reader(&scene.world), &scene.world.clock).await;
+        let told = told.unwrap_or_else(|error| panic!("{resource}: {error}"));
+        assert_eq!(told.scale_ins[0].waiting.as_ref().map(Vec::len), Some(2), "{resource}");
+        let took = scene.world.clock.now().duration_since(began);
+        assert!((least..least + 4).contains(&took.as_secs()), "{resource}: {took:#}");
+        fail();
+        planned(&scene, &machine, config()).await;
+    }
+    // Not for long, and not for what will not pass.
+    scene.world.cluster.api_down();
+    let began = scene.world.clock.now();
+    let told = status::look(&reader(&scene.world), &scene.world.clock).await;
+    assert!(told.is_err_and(|error| error.to_string().contains("Nodes could not be read")));
+    scene.world.cluster.api_up();
+    scene.world.cluster.forbid(Verb::List, "poddisruptionbudgets");
+    status::look(&reader(&scene.world), &scene.world.clock).await.expect_err("forbidden");
+    let took = scene.world.clock.now().duration_since(began);
+    assert!((3..6).contains(&took.as_secs()), "{took:#}");
+}
+
+/// An API server that does not list the pods of one Node.
+struct Without {
+    cluster: cluster::Cluster,
+    node: String,
+}
+
+#[async_trait]
+impl Service for Without {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        let is_of_it = request.uri().query().is_some_and(|query| query.contains(&self.node));
+        if is_of_it && request.uri().path().ends_with("/pods") {
+            Err(Lost)
+        } else {
+            self.cluster.call(request).await
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_pods_cannot_be_read_is_shown_without_them_and_the_others_with_theirs() {
+    let scene = Scene::with(group(3)).await;
+    let machines = scene.machines();
+    for (machine, name) in machines.iter().zip(["web", "api"]) {
+        scene.run([pod(name).on(&machine.name).grace(600).exits_after(500)]).await;
+        scene.scale_in(machine, Cause::Autoscaler).await;
+    }
+    scene.pass_some(seconds(10)).await;
+    let without = Without { cluster: scene.world.cluster.clone(), node: machines[0].name.clone() };
+    let told =
+        status::look(&Cluster::new(kube_client(Arc::new(without))), &scene.world.clock).await.expect("told");
+    let table = status::render(&told, Output::Table, Style::default(), scene.world.clock.now());
+    let line = |machine: &Machine| table.lines().find(|line| line.contains(&machine.name)).expect("a line");
+    let unknown = "unknown: pods could not be read from the API server";
+    assert!(line(&machines[0]).contains("Draining") && line(&machines[0]).contains(unknown), "{table}");
+    assert!(line(&machines[1]).contains("default/api"), "{table}");
+    let document = serde_json::to_value(&told).expect("JSON");
+    assert!(document["scaleIns"].as_array().is_some_and(|all| all.len() == 2), "{document}");
+    assert!(document["unread"][&machines[0].name].is_string(), "{document}");
+    assert!(document["unread"][&machines[1].name].is_null(), "{document}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_after_a_look_that_failed() {
+    let (scene, _machine) = busy(group(2)).await;
+    let reader = reader(&scene.world);
+    let mut looks = Vec::new();
+    let watched = status::watch(&reader, &scene.world.clock, |told: Result<Told, CommandError>| {
+        match looks.len() {
+            0 => scene.world.cluster.api_down_for(seconds(20)),
+            9 => return Err(CommandError::NoNode("enough".to_owned())),
+            _ => {}
+        }
+        looks.push(told.is_ok());
+        Ok(())
+    });
+    assert_eq!(watched.await.expect_err("enough").to_string(), "there is no Node enough");
+    assert_eq!(looks, [true, false, false, false, true, true, true, true, true]);
+    // One that has never answered is none.
+    scene.world.cluster.api_down();
+    let watched = status::watch(&reader, &scene.world.clock, |_| panic!("there is no answer"));
+    let error: CommandError = watched.await.expect_err("no answer");
+    assert!(error.to_string().contains("could not be read"), "{error}");
 }
 
 /// What `ebbtide status` prints.
