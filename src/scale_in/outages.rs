@@ -4,7 +4,7 @@
 //! What comes needs some seconds to start and to read on where the other one stopped, and what the other one asked for counts until then.
 //! Those that we ask to go are another matter: their successors are left alone, and not waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -21,6 +21,8 @@ const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 pub struct Outages {
     /// How each was seen last, by UID.
     seen: BTreeMap<String, Stage>,
+    /// The DaemonSets, by UID, of those that we have asked to go: nobody waits for what comes in their place.
+    asked: BTreeSet<String>,
     /// By when all of those that were away run, or their successors.
     back_by: Option<Timestamp>,
     /// The longest flush that any of them has asked for.
@@ -46,16 +48,19 @@ impl Outages {
         now: Timestamp,
     ) {
         self.flush = self.flush.max(flush_time(pods.values().filter(|pod| !pod.finished), flush));
-        let counts = |(uid, pod): &(&String, &PodView)| {
-            matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. })) && !pod.finished && !is_asked(uid)
-        };
         let stage = |pod: &PodView| match pod.deletion_timestamp {
             Some(_) => Stage::Going,
             None if pod.is_down => Stage::Down,
             None => Stage::Running,
         };
-        let seen: BTreeMap<_, _> =
-            pods.iter().filter(counts).map(|(uid, pod)| (uid.clone(), stage(pod))).collect();
+        let of_daemon_sets = pods.iter().filter_map(|(uid, pod)| match &pod.daemon {
+            Some(DaemonOwner::DaemonSet { uid: set, .. }) if !pod.finished => Some((uid, pod, set)),
+            _ => None,
+        });
+        let (asked, left): (Vec<_>, Vec<_>) = of_daemon_sets.partition(|(uid, ..)| is_asked(uid));
+        self.asked.extend(asked.into_iter().map(|(_, _, set)| set.clone()));
+        let left = left.into_iter().filter(|(_, _, set)| !self.asked.contains(*set));
+        let seen: BTreeMap<_, _> = left.map(|(uid, pod, _)| (uid.clone(), stage(pod))).collect();
         for (uid, before) in self.seen.iter().filter(|(uid, _)| !is_asked(uid)) {
             let back_by = match seen.get(uid) {
                 Some(stage) if stage == before => continue,
@@ -80,8 +85,6 @@ impl Outages {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::k8s::names;
 
@@ -127,15 +130,18 @@ mod tests {
         );
         let finished = (next.0.clone(), PodView { finished: true, ..next.1.clone() });
         assert_eq!(see(&[finished], &[], 50), (60, Some(at(70))), "evicted by its kubelet");
-        let third = shipper("c", "");
-        assert_eq!(see(&[third], &["c"], 60), (60, Some(at(70))));
-        assert_eq!(see(&[], &[], 61), (60, Some(at(70))), "we asked it");
         let (uid, pod) = shipper("d", "");
         let down = (uid.clone(), PodView { is_down: true, ..pod.clone() });
         assert_eq!(see(std::slice::from_ref(&down), &[], 62), (60, Some(at(70))), "it has not started");
         assert_eq!(see(&[(uid.clone(), pod.clone())], &[], 80), (60, Some(at(85))), "it has");
         assert_eq!(see(std::slice::from_ref(&down), &[], 90), (60, Some(at(110))), "it has crashed");
         assert_eq!(see(&[down], &[], 95), (60, Some(at(110))));
-        assert_eq!(see(&[(uid, pod)], &[], 120), (60, Some(at(125))), "it runs again");
+        assert_eq!(see(&[(uid.clone(), pod.clone())], &[], 120), (60, Some(at(125))), "it runs again");
+        assert_eq!(see(&[(uid, pod)], &["d"], 130), (60, Some(at(125))));
+        assert_eq!(see(&[], &[], 131), (60, Some(at(125))), "we asked it");
+        let (uid, pod) = shipper("e", "");
+        let down = (uid.clone(), PodView { is_down: true, ..pod.clone() });
+        assert_eq!(see(&[down], &[], 132), (60, Some(at(125))));
+        assert_eq!(see(&[(uid, pod)], &[], 134), (60, Some(at(125))), "nobody waits for its successor");
     }
 }
