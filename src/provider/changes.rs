@@ -10,16 +10,15 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream;
-use tokio::time::Instant;
 use tonic::Code;
 
-use super::deadline::{CALL_WITHIN, Deadline};
+use super::deadline::Deadline;
 use super::deletion::{Deletion, NodeToDrain};
 use super::placeholders::Refusal;
 use super::proto::ExternalGrpcNode;
 use super::terminations::Sent;
 use super::{Provider, RpcError, SizingError};
-use crate::aws::{AwsError, Instance};
+use crate::aws::Instance;
 use crate::clock::elapsed;
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
@@ -63,9 +62,9 @@ impl Provider {
         let decide = |group: &Group| self.increased(group, delta);
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
-        let began = Instant::now();
         let Described { mut group, larger } = match self.describe(deadline, group).await {
-            Err(error) if began.elapsed() >= CALL_WITHIN => self.seen_recently(group, error)?,
+            // Nothing can be set any more once the time is up.
+            Err(error) if !deadline.has_passed() => self.seen_recently(group, error)?,
             described => described?,
         };
         let name = group.asg.name.clone();
@@ -91,19 +90,20 @@ impl Provider {
         Ok(())
     }
 
-    /// A group that AWS has not described in [`CALL_WITHIN`], as the last refresh has shown it: if that is recent, and shows every size that
-    /// cluster-autoscaler has had set. Otherwise `error` stays. A larger size that somebody else has set since is undone, and nodes go for it:
+    /// A group that AWS does not describe in time, for want of an answer or because it refuses for now, as the last refresh has shown it: if
+    /// that is recent, and shows every size that cluster-autoscaler has had set. Otherwise `error` stays. A larger size that somebody else has set since is undone, and nodes go for it:
     /// the in-tree provider always goes by what it saw last.
     fn seen_recently(&self, name: &GroupName, error: RpcError) -> Result<Described, RpcError> {
-        let has_no_answer = matches!(
-            error,
-            RpcError::TimedOut { .. } | RpcError::Sizing(SizingError::Aws(AwsError::Unreachable { .. }))
-        );
+        let passes = match &error {
+            RpcError::TimedOut { .. } => true,
+            RpcError::Sizing(SizingError::Aws(error)) => error.is_transient(),
+            _ => false,
+        };
         let view = self.view()?;
         let age = elapsed(view.taken_at, self.clock.now());
         let shows_all =
             !self.visits.may_be_unseen(view.taken_at) && self.groups.is_clear(name, view.taken_at);
-        if !(has_no_answer && age <= RECENT && shows_all) {
+        if !(passes && age <= RECENT && shows_all) {
             return Err(error);
         }
         tracing::info!(

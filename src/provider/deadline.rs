@@ -23,17 +23,23 @@ impl Deadline {
         Self(Instant::now() + ANSWER_WITHIN)
     }
 
+    /// Whether the time is up.
+    pub(super) fn has_passed(self) -> bool {
+        Instant::now() >= self.0
+    }
+
     /// Waits for a call that leaves the process, within its own limit and the RPC's. Begins none once the time is up.
     pub(super) async fn call<T>(
         self,
         what: &'static str,
         call: impl Future<Output = T>,
     ) -> Result<T, RpcError> {
-        let now = Instant::now();
-        if now >= self.0 {
+        if self.has_passed() {
             return Err(RpcError::TimedOut { what });
         }
-        timeout_at(self.0.min(now + CALL_WITHIN), call).await.map_err(|_| RpcError::TimedOut { what })
+        timeout_at(self.0.min(Instant::now() + CALL_WITHIN), call)
+            .await
+            .map_err(|_| RpcError::TimedOut { what })
     }
 }
 

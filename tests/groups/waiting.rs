@@ -150,3 +150,37 @@ async fn a_group_does_not_grow_from_a_refresh_of_when_cluster_autoscaler_had_jus
     scene.increase(1).await.expect("raised");
     assert_eq!(scene.desired(), 3);
 }
+
+/// Descriptions may be refused for a while in which sizes can be set: AWS throttles reads on their own. Quick answers end the tries sooner
+/// than a description that does not come.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_refused_a_description_for_ten_seconds_grows_from_what_the_last_refresh_has_shown() {
+    const DESCRIBE: Operation = Operation::DescribeAutoScalingGroups;
+    let troubles: [fn(&World); 3] = [
+        |world| world.aws.throttle_for(&[DESCRIBE], Duration::from_secs(10)),
+        |world| {
+            let unwell =
+                Refusal { code: "ServiceUnavailable", status: 503, message: "Service is unavailable" };
+            world.aws.refuse_next(DESCRIBE, unwell, Lose::BeforeEffect, u32::MAX);
+        },
+        |world| (0..1_000).for_each(|_| world.aws.lose_next(DESCRIBE, Lose::BeforeEffect)),
+    ];
+    for begins in troubles {
+        let scene = Scene::with([group(GROUP, 2)]).await;
+        is_known(&scene).await;
+        scene.world.aws.behave(Behaviour { way: Span::millis(1, 5), ..Behaviour::HARSH });
+        begins(&scene.world);
+        let began = Instant::now();
+        scene.increase(1).await.expect("raised");
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        assert_eq!((scene.desired(), scene.target().await), (3, 3));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_does_not_grow_where_its_description_is_denied() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    is_known(&scene).await;
+    scene.world.aws.deny(Operation::DescribeAutoScalingGroups, true);
+    does_not_grow(&scene).await;
+}
