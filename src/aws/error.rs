@@ -12,6 +12,7 @@ use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 
 use super::Operation;
+use super::whole::EndsEarly;
 use crate::dry_run;
 use crate::telemetry::chain;
 
@@ -255,8 +256,11 @@ impl AwsError {
                 let message = message.map_or_else(unreadable, str::to_owned);
                 Self::of_service(operation, status, code.unwrap_or(NO_CODE), &message)
             }
-            unsigned if is_about_credentials(&unsigned) => {
+            unsigned if is_about::<CredentialsError>(&unsigned) => {
                 Self::NoCredentials { operation, source: Arc::new(unsigned) }
+            }
+            cut_off if is_about::<EndsEarly>(&cut_off) => {
+                Self::Unreadable { operation, source: Arc::new(cut_off) }
             }
             lost => Self::Unreachable { operation, source: Arc::new(lost) },
         }
@@ -293,10 +297,10 @@ impl AwsError {
     }
 }
 
-fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
+fn is_about<T: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
-        if error.is::<CredentialsError>() {
+        if error.is::<T>() {
             return true;
         }
         next = error.source();

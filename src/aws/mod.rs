@@ -37,6 +37,7 @@ mod tag_selector;
 mod tags;
 pub mod type_table;
 mod user_data;
+mod whole;
 
 use std::error::Error as StdError;
 use std::time::{Duration, SystemTime};
@@ -57,6 +58,7 @@ use tokio::time::{Instant, timeout};
 use self::dates::Dates;
 pub use self::retry::DELIVERED_WITHIN;
 use self::retry::Patience;
+use self::whole::Whole;
 pub use activity::Activity;
 pub use auto_scaling_group::{
     AutoScalingGroup, Frozen, Instance, Launch, Mix, Override, Source, TemplateId, TemplateRef, WarmPool,
@@ -185,15 +187,19 @@ impl Aws {
             // What may be tried again is, by `retry`.
             .retry_config(RetryConfig::disabled())
             .build();
+        let autoscaling = aws_sdk_autoscaling::config::Builder::from(&config).interceptor(Whole).build();
+        let ec2 = aws_sdk_ec2::config::Builder::from(&config).interceptor(Whole).build();
+        let load_balancing =
+            aws_sdk_elasticloadbalancingv2::config::Builder::from(&config).interceptor(Whole).build();
         let pricing = aws_sdk_pricing::config::Builder::from(&config)
             .region(Region::from_static(price_list::served_by(&region)))
             .build();
         Self {
-            autoscaling: aws_sdk_autoscaling::Client::new(&config),
-            ec2: aws_sdk_ec2::Client::new(&config),
+            autoscaling: aws_sdk_autoscaling::Client::from_conf(autoscaling),
+            ec2: aws_sdk_ec2::Client::from_conf(ec2),
             eks: aws_sdk_eks::Client::new(&config),
             sqs: aws_sdk_sqs::Client::new(&config),
-            load_balancing: aws_sdk_elasticloadbalancingv2::Client::new(&config),
+            load_balancing: aws_sdk_elasticloadbalancingv2::Client::from_conf(load_balancing),
             pricing: aws_sdk_pricing::Client::from_conf(pricing),
             sts: Some(aws_sdk_sts::Client::new(&config)),
             region,

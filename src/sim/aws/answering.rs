@@ -32,6 +32,8 @@ struct Sight {
     same_token: bool,
     /// Whether nobody can read the answer.
     unreadable: bool,
+    /// After how many hundredths of it the answer ends.
+    ends_after: Option<u8>,
 }
 
 /// A request that has arrived, and what becomes of it.
@@ -129,7 +131,13 @@ impl State {
             (Verdict::Silence(_), _) => None,
             (Verdict::Lose(_), _) | (_, None) => Some(Err(Lost)),
             (_, Some(Ok(_))) if sight.unreadable => Some(Ok(Reply::xml(200, String::new()))),
-            (_, Some(Ok(answer))) => Some(Ok(success(service, action, &answer, &id))),
+            (_, Some(Ok(answer))) => {
+                let mut reply = success(service, action, &answer, &id);
+                if let Some(hundredths) = sight.ends_after {
+                    reply.body.truncate(reply.body.len() * usize::from(hundredths) / 100);
+                }
+                Some(Ok(reply))
+            }
             (_, Some(Err(error))) => Some(Ok(refusal(service, &error, &id))),
         }
     }
@@ -171,6 +179,7 @@ impl State {
             Some(Trouble::EmptyPage) => sight.empty_page = true,
             Some(Trouble::SameToken) => (sight.empty_page, sight.same_token) = (true, true),
             Some(Trouble::Unreadable) => sight.unreadable = true,
+            Some(Trouble::EndsAfter(hundredths)) => sight.ends_after = Some(hundredths),
             Some(Trouble::Late(_)) | None => {}
         }
         let verdict = self.faults.judge(operation, form.get("NextToken").is_some(), now, &mut self.jitter);

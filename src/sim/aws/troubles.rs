@@ -70,6 +70,8 @@ pub enum Trouble {
     SameToken,
     /// It is answered, and nobody can read the answer.
     Unreadable,
+    /// Its answer ends after so many hundredths of it, and nothing says so.
+    EndsAfter(u8),
     /// Its answer leaves out this group or instance, or hooks of this name.
     Without(String),
 }
