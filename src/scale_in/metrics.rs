@@ -206,7 +206,7 @@ impl Metrics {
         registry.register(
             "ebbtide_notices",
             "Messages read from the queues, each time they come, by what became of them: taken, ignored (they ask for \
-             nothing), foreign (about an instance that is not ours: left alone), malformed",
+             nothing), foreign (about an instance or under a hook that is not ours: left alone), malformed",
             self.messages.clone(),
         );
         registry.register_collector(Box::new(UnderWay { nodes, board, groups, clock }));

@@ -6,6 +6,7 @@ use ebbtide::sim::aws::{LifecycleState, Operation, QueueSpec, ScheduledChange, W
 use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -290,4 +291,57 @@ async fn what_the_warm_pool_stops_is_not_drained_when_the_group_takes_it_out_of_
         assert!(!is_cordoned(&scene.world, machine));
         assert_eq!(causes(&scene.world, machine), [""; 0], "after {rests} s");
     }
+}
+
+/// Its token completes a hook that is not ours: whoever put that reads the same queue, and it comes to him as soon as it is hidden no more.
+#[tokio::test(start_paused = true)]
+async fn a_lifecycle_action_under_anothers_hook_is_left_to_him_though_the_instance_is_ours() {
+    const DESCRIBE: Operation = Operation::DescribeAutoScalingGroups;
+    let (log, _guard) = captured::log(tracing::Level::INFO);
+    let (scene, url) = scene_of(held_group(2, 300), config()).await;
+    let machine = scene.first();
+    let action = |hook: &str| {
+        json!({
+            "LifecycleActionToken": "0fa", "AutoScalingGroupName": "web", "LifecycleHookName": hook,
+            "EC2InstanceId": machine.instance, "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+        })
+    };
+    // Five minutes of nothing, to compare.
+    let described = scene.world.aws.calls(DESCRIBE);
+    scene.pass_some(seconds(300)).await;
+    let usual = scene.world.aws.calls(DESCRIBE) - described;
+    let kind = "EC2 Instance-terminate Lifecycle Action";
+    let body = event("aws.autoscaling", kind, scene.world.clock.now(), &action("snapshots"));
+    scene.world.aws.put_message(&url, body).expect("there");
+    let (described, lines) = (scene.world.aws.calls(DESCRIBE), log.text().lines().count());
+    scene.pass_some(seconds(300)).await;
+    let (messages, received) = left(&scene.world, &url);
+    assert_eq!(messages, 1, "not deleted");
+    assert!((4..=16).contains(&received), "{received} times");
+    assert!(scene.world.aws.calls(DESCRIBE) - described <= usual + 1, "its group is not read for it");
+    assert_eq!(log.text().lines().count(), lines, "{}", log.text());
+    assert_eq!(causes(&scene.world, &machine), Vec::<String>::new());
+    // It has lapsed then.
+    scene.pass_some(seconds(400)).await;
+    assert!(is_empty(&scene.world, &url));
+}
+
+/// What is not known to be for nobody else is kept from nobody before AWS has described the groups.
+#[tokio::test(start_paused = true)]
+async fn a_lifecycle_action_under_anothers_hook_is_not_kept_hidden_before_the_groups_are_known() {
+    let (mut scene, url) = scene_of(held_group(2, 300), config()).await;
+    let machine = scene.first();
+    scene.take_down().await;
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(600));
+    let detail = json!({
+        "LifecycleActionToken": "0fa", "AutoScalingGroupName": "web", "LifecycleHookName": "snapshots",
+        "EC2InstanceId": machine.instance, "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+    });
+    let kind = "EC2 Instance-terminate Lifecycle Action";
+    let body = event("aws.autoscaling", kind, scene.world.clock.now(), &detail);
+    scene.world.aws.put_message(&url, body).expect("there");
+    scene.bring_back();
+    scene.pass_some(seconds(300)).await;
+    let (messages, received) = left(&scene.world, &url);
+    assert!(messages == 1 && received >= 10, "{messages}, {received} times: it comes again and again");
 }

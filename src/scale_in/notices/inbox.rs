@@ -2,8 +2,8 @@
 //!
 //! - A message that stays in the queue comes again: whatever is lost here (a crash, a lost lead, a failed deletion) is
 //!   told again. A message that comes twice is the same to the plan.
-//! - Messages about instances that are not ours, or not yet, are left alone: another cluster may read the same queue. One that names
-//!   others beside ours is so as well, once ours are done.
+//! - Messages about instances that are not ours, or not yet, and lifecycle actions under others' hooks are left alone: somebody else may
+//!   read the same queue. One that names others beside ours is so as well, once ours are done.
 //! - No message is obeyed: a lifecycle action only makes its group be read at once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -327,7 +327,7 @@ impl Inbox {
             tracing::debug!(
                 queue = self.queue,
                 message_id = message.id,
-                "notice about an instance that is not ours: left alone"
+                "notice about an instance or under a hook that is not ours: left alone"
             );
             self.shared.metrics.handled(Handled::foreign);
             self.leave(message.receipt, until, cluster_now);
@@ -357,27 +357,27 @@ impl Inbox {
 
     /// Whether a notice is about the machine of a Node, whose group is ours, or another installation's in the cluster.
     fn is_about_a_node(&self, notice: &Notice) -> bool {
-        matches!(&notice.about, About::Instance(instance) if !self.shared.nodes.of_instance(instance).is_empty())
+        let has_node = |instance| !self.shared.nodes.of_instance(instance).is_empty();
+        matches!(&notice.about, About::Instance(instance) if has_node(instance)) && !self.is_anothers(notice)
+    }
+
+    /// Whether it is for whoever put the hook that it names: the token in it is his, and refreshes show what is held.
+    fn is_anothers(&self, notice: &Notice) -> bool {
+        matches!(&notice.news, News::LifecycleAction { hook, .. } if hook != self.shared.hooks.name())
     }
 
     /// Notes which machines of Nodes our hook holds, by notices that come while AWS has described no groups: they need heartbeats.
     fn note_holds(&self, notices: &[Notice], now: Timestamp) {
         let ahead = self.shared.clock.cluster_ahead();
         for notice in notices.iter().filter(|notice| self.is_about_a_node(notice)) {
-            if let (About::Instance(instance), News::LifecycleAction { group, hook }) =
+            if let (About::Instance(instance), News::LifecycleAction { group, .. }) =
                 (&notice.about, &notice.news)
             {
                 let since = later(notice.at, -ahead).min(now);
                 let until = later(lapses(&notice.news, notice.at), -ahead);
-                self.note_hold(instance, hook, ToldHeld { group: group.clone(), since, until }, now);
+                let told = ToldHeld { group: group.clone(), since, until };
+                self.shared.holds.note_told_held(instance, told, now);
             }
-        }
-    }
-
-    /// Has a hold under our hook get heartbeats.
-    fn note_hold(&self, instance: &InstanceId, hook: &str, told: ToldHeld, now: Timestamp) {
-        if hook == self.shared.hooks.name() {
-            self.shared.holds.note_told_held(instance, told, now);
         }
     }
 
@@ -393,10 +393,11 @@ impl Inbox {
         let mut pending = Vec::new();
         for notice in notices {
             let About::Instance(instance) = &notice.about else { continue };
-            let group = group_of(snapshot, instance, &notice.news);
+            let is_anothers = self.is_anothers(notice);
+            let group = group_of(snapshot, instance, &notice.news).filter(|_| !is_anothers);
             let Some(group) = group.filter(|_| !self.has_started_since(notice, instance, snapshot)) else {
                 // Where a Node of ours had it, the instance has gone.
-                if self.shared.nodes.gone_for(instance).is_none() {
+                if is_anothers || self.shared.nodes.gone_for(instance).is_none() {
                     for_others = for_others.max(Some(lapses(&notice.news, notice.at)));
                 }
                 if notice.news == News::StateChange {
@@ -520,9 +521,9 @@ impl Inbox {
     fn note(&mut self, id: &str, pending: &Pending, now: Timestamp) {
         let Pending { instance, group, meaning } = pending;
         match meaning {
-            Meaning::Held { hook, since, until } => {
+            Meaning::Held { since, until } => {
                 let told = ToldHeld { group: group.clone(), since: *since, until: *until };
-                self.note_hold(instance, hook, told, now);
+                self.shared.holds.note_told_held(instance, told, now);
                 let reads = Reads { due: now, count: 0, in_flight: false };
                 self.reads.entry(group.clone()).or_insert(reads).due = now;
             }
@@ -745,7 +746,6 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
         ahead: shared.clock.cluster_ahead(),
         lifecycle: found.map(|(_, instance)| instance.lifecycle),
         hook: hook.as_ref().unwrap_or(&HookState::Unknown),
-        our_hook: shared.hooks.name(),
         has_gone: shared.nodes.gone_for(instance).is_some(),
         node: node.as_deref(),
     };

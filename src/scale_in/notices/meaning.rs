@@ -33,10 +33,8 @@ const UNSHOWN: SignedDuration = SignedDuration::from_mins(5);
 /// A notice about an instance of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// The group should hold it under this hook: it is seen by a refresh.
+    /// The group should hold it under our hook: it is seen by a refresh.
     Held {
-        /// The hook's name.
-        hook: String,
         /// Since when.
         since: Timestamp,
         /// When a notice that no refresh confirms is dropped.
@@ -78,10 +76,10 @@ pub(super) fn meaning(
         ..expected(cause, Treatment::Drain)
     };
     let expected = match news {
-        News::LifecycleAction { hook, .. } => {
+        News::LifecycleAction { .. } => {
             // What it tells of long ago, any refresh has shown.
             let until = until.min(later(now, UNSHOWN));
-            return (until > now).then(|| Meaning::Held { hook: hook.clone(), since: at, until });
+            return (until > now).then(|| Meaning::Held { since: at, until });
         }
         News::SpotInterruption => drained_by(Cause::SpotInterruption, later(at, SPOT)),
         News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
@@ -157,8 +155,6 @@ pub(super) struct Facts<'a> {
     pub(super) lifecycle: Option<Lifecycle>,
     /// The hooks of its group.
     pub(super) hook: &'a HookState,
-    /// The name of our hooks.
-    pub(super) our_hook: &'a str,
     /// Its primary Node.
     pub(super) node: Option<&'a NodeView>,
     /// It had a Node, which has gone.
@@ -175,9 +171,9 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
     // Out of service (`Standby`) it may come back.
     let is_leaving = !lifecycle.is_live() && lifecycle != Lifecycle::Standby;
     match meaning {
-        Meaning::Held { hook, until, .. } => {
+        Meaning::Held { until, .. } => {
             let is_seen = is_leaving && facts.node.is_none();
-            record.is_some() || is_seen || hook != facts.our_hook || *until <= facts.now
+            record.is_some() || is_seen || *until <= facts.now
         }
         Meaning::Expected(notice) => {
             let expected = &notice.expected;
@@ -315,7 +311,6 @@ mod tests {
             ahead: SignedDuration::ZERO,
             lifecycle: Some(lifecycle),
             hook: &hook,
-            our_hook: "ebbtide",
             node,
             has_gone: false,
         };
@@ -336,7 +331,7 @@ mod tests {
             until: at(720),
         };
         let spot = Meaning::Expected(Noticed { expected: spot, event: None, called_off: None });
-        let held = Meaning::Held { hook: "ebbtide".into(), since: at(0), until: at(300) };
+        let held = Meaning::Held { since: at(0), until: at(300) };
         let table = [
             (&spot, InService, Some(bare.clone()), false, "no record"),
             (&spot, InService, None, false, "no Node yet: it may join"),
@@ -372,20 +367,17 @@ mod tests {
         assert!(is_settled_with(&stops, Lifecycle::Warmed, Some(&bare), true), "the warm pool's own doing");
         assert!(!is_settled_with(&stops, InService, Some(&bare), true), "it runs workloads");
         assert!(!is_settled_with(&stops, Lifecycle::WarmPending, Some(&bare), true), "it may have run some");
-        let others = Meaning::Held { hook: "eks".into(), since: at(0), until: at(300) };
-        assert!(is_settled_with(&others, InService, Some(&bare), true));
         let facts = |has_gone, now| Facts {
             now: at(now),
             ahead: SignedDuration::ZERO,
             lifecycle: None,
             hook: &HookState::Unknown,
-            our_hook: "ebbtide",
             node: None,
             has_gone,
         };
         assert!(!is_settled(&spot, &facts(false, 10)), "one refresh may leave it out");
         assert!(is_settled(&spot, &facts(true, 10)) && is_settled(&spot, &facts(false, 720)));
-        let late = Meaning::Held { hook: "ebbtide".into(), since: at(0), until: at(10) };
+        let late = Meaning::Held { since: at(0), until: at(10) };
         assert!(is_settled_with(&late, InService, Some(&bare), true), "no refresh has shown it");
     }
 
