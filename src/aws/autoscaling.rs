@@ -331,11 +331,14 @@ impl Aws {
                 .describe_launch_configurations()
                 .set_launch_configuration_names(Some(batch.to_vec()))
                 .max_records(CONFIGURATIONS_A_CALL as i32);
-            let page =
-                self.call(Operation::DescribeLaunchConfigurations, LOOK_UP, || call.clone().send()).await?;
-            found.extend(page.launch_configurations.unwrap_or_default().into_iter().filter_map(|from| {
-                Some((from.launch_configuration_name.clone()?, LaunchSpec::of_configuration(&from)))
-            }));
+            let send = |token| call.clone().set_next_token(token).send();
+            self.pages(Operation::DescribeLaunchConfigurations, LOOK_UP, send, |page| {
+                found.extend(page.launch_configurations.unwrap_or_default().into_iter().filter_map(|from| {
+                    Some((from.launch_configuration_name.clone()?, LaunchSpec::of_configuration(&from)))
+                }));
+                page.next_token
+            })
+            .await?;
         }
         Ok(found)
     }

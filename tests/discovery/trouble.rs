@@ -91,11 +91,24 @@ async fn a_page_that_leads_to_itself_ends_each_list_with_an_error() {
     let activities = aws.scaling_activities(&web, Timestamp::UNIX_EPOCH, 1_000, |_| false);
     ends(Operation::DescribeScalingActivities, activities.await.err());
     ends(Operation::DescribeTags, aws.tagged_instances("protected").await.err());
+    ends(Operation::DescribeLaunchConfigurations, aws.launch_configurations(&["old".to_owned()]).await.err());
     ends(Operation::DescribeInstanceTypes, aws.instance_types(&types).await.err());
     ends(Operation::DescribeSpotPriceHistory, aws.spot_prices(&types, "Linux/UNIX", now).await.err());
     let first = aws.launch_template_page(TemplateAliases::Both, None).await.expect("a page");
     let second = aws.launch_template_page(TemplateAliases::Both, first.next);
     ends(Operation::DescribeLaunchTemplateVersions, second.await.err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_configuration_is_known_though_the_first_page_is_empty() {
+    let mut world = world([]).await;
+    world.sim.add_launch_configuration(LaunchConfigurationSpec::named("old", "c5.large"));
+    world.sim.add_group(ours("web").launch_configuration("old"));
+    let pages = Which::of(&[Operation::DescribeLaunchConfigurations]).times(1);
+    world.sim.trouble(pages, Trouble::EmptyPage);
+    world.run();
+    let first = world.until(|snapshot| snapshot.is_complete).await;
+    assert!(is_known(&first, "web"));
 }
 
 #[tokio::test(start_paused = true)]
