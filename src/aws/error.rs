@@ -184,6 +184,7 @@ impl AwsError {
     pub fn of_service(operation: Operation, status: u16, code: &str, message: &str) -> Self {
         let text = message.to_ascii_lowercase();
         let says = |part: &str| text.contains(part);
+        let says_one_of = |parts: &[&str]| parts.iter().any(|part| says(part));
         let message = message.to_owned();
         // By its two names.
         let code = if code == "ValidationException" { "ValidationError" } else { code };
@@ -227,7 +228,9 @@ impl AwsError {
             || says("is not in auto scaling group")
         {
             Self::NoSuchInstance { operation, message }
-        } else if ["minsize", "min size", "minimum size", "below min value"].into_iter().any(says)
+        } else if (says_one_of(&["minsize", "min size", "minimum size", "below min value"])
+            // Other values have a minimum, too.
+            || says("capacity") && says_one_of(&["below min", "below the min", "below its min"]))
             && !says("max size")
         {
             Self::AtMinimum { operation, message }
@@ -388,6 +391,11 @@ mod tests {
             ),
             ("New SetDesiredCapacity value 0 is below min value 1 for the AutoScalingGroup.", "AtMinimum"),
             ("The desired capacity would be less than the minimum size of the group.", "AtMinimum"),
+            ("Desired capacity 0 is below the minimum of 1", "AtMinimum"),
+            ("The group's capacity would fall below its minimum", "AtMinimum"),
+            ("Capacity 0 below min 1", "AtMinimum"),
+            ("The parameter HeartbeatTimeout is below the minimum of 30", "Other"),
+            ("Capacity 3 and max size 2 are below minimum 4", "Other"),
             ("New SetDesiredCapacity value 12 is above max value 10 for the AutoScalingGroup.", "AtMaximum"),
             ("2 validation errors detected", "Other"),
         ];
