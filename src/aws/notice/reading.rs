@@ -56,9 +56,12 @@ impl Content {
 fn read(body: &str, sent: Timestamp) -> Result<Content, String> {
     let message = object(body)?;
     // https://docs.aws.amazon.com/sns/latest/dg/sns-sqs-as-subscriber.html
-    match (text(&message, "Type"), text(&message, "TopicArn")) {
-        (Some("Notification"), Some(_)) => of_message(&object(required(&message, "Message")?)?, sent),
-        (Some(other), Some(_)) => Ok(Content::Nothing(format!("SNS message {}", quoted(other)))),
+    let by_topic = text(&message, "TopicArn").is_some();
+    match (text(&message, "Type"), text(&message, "Message")) {
+        // Whoever passes it on may leave the topic out.
+        (Some("Notification"), Some(inner)) => of_message(&object(inner)?, sent),
+        (Some("Notification"), None) if by_topic => Err("no text Message".to_owned()),
+        (Some(other), _) if by_topic => Ok(Content::Nothing(format!("SNS message {}", quoted(other)))),
         _ => of_message(&message, sent),
     }
 }

@@ -200,6 +200,16 @@ fn a_groups_own_notification_is_read_straight_and_through_a_topic() {
     assert_eq!(news(&by_sns(&body)), lifecycle_news());
 }
 
+/// Whoever passes notifications on may leave out what he has no use for.
+#[test]
+fn a_notification_of_a_topic_that_does_not_name_it_is_read() {
+    let body = own_notification("autoscaling:EC2_INSTANCE_TERMINATING").to_string();
+    let bare = |message: serde_json::Value| json!({ "Type": "Notification", "Message": message }).to_string();
+    assert_eq!(news(&bare(body.into())), lifecycle_news());
+    malformed(&bare(json!({ "detail-type": "EC2 Spot Instance Interruption Warning" })));
+    malformed(&json!({ "Type": "Notification" }).to_string());
+}
+
 #[test]
 fn launches_test_notifications_and_other_events_end_nothing() {
     let launching = "autoscaling:EC2_INSTANCE_LAUNCHING";
