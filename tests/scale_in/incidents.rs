@@ -217,7 +217,7 @@ async fn an_etcd_backup_is_restored_in_mid_drain() {
     let backup = cluster(&scene).backup();
     scene.pass_some(seconds(120)).await;
     scene.scale_in(&machine, Cause::Autoscaler).await;
-    scene.until(|w| is_asked(w, "web")).await;
+    scene.until(|w| is_asked(w, "web") && !terminations(w, &machine).is_empty()).await;
     cluster(&scene).restore(&backup);
     assert!(scene.world.until(seconds(900), |w| !w.cluster.has_node(&machine.name)).await);
     assert_nothing_lost(&scene.world);
