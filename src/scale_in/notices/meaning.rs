@@ -79,7 +79,7 @@ pub(super) fn meaning(
         News::LifecycleAction { .. } => {
             // What it tells of long ago, any refresh has shown.
             let until = until.min(later(now, UNSHOWN));
-            return (until > now).then(|| Meaning::Held { since: at, until });
+            return (until > now).then_some(Meaning::Held { since: at, until });
         }
         News::SpotInterruption => drained_by(Cause::SpotInterruption, later(at, SPOT)),
         News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
