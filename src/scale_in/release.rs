@@ -331,13 +331,9 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, event: ScaleInEvent, pla
 /// Plans the release of the instance.
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Membership::In { group, lifecycle, seen } = &s.instance else {
-        if s.instance == Membership::Unknown {
-            go_back_for_workloads(s, record, plan);
-            return;
-        }
         // One that somebody has detached lives on.
         let may_be_off = record_says_taken_out(s, record) || s.node.ready != Ready::Yes;
-        if may_be_off {
+        if may_be_off && matches!(s.instance, Membership::Elsewhere { .. }) {
             s.announce(plan, events::released(&record.instance, &record.group));
         }
         return;
@@ -356,9 +352,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     // Comes first: a termination that was noted may still wait to be sent, and is sent only in this phase.
-    let is_let_go =
-        matches!(lifecycle, Lifecycle::TerminatingProceed | Lifecycle::VolumeReplaced | Lifecycle::Warmed);
-    if !is_let_go && go_back_for_workloads(s, record, plan) {
+    if may_go_back(s, record, *lifecycle, *seen) && go_back_for_workloads(s, record, plan) {
         return;
     }
     if is_ours_to_end(record, *lifecycle) {
@@ -410,14 +404,30 @@ pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut P
     }
 }
 
+/// Whether the machine runs on for a workload that comes: it is ours to end, or a hook holds it or is to. Ours does no longer once we have
+/// completed it.
+fn may_go_back(s: &Situation<'_>, record: &Record, lifecycle: Lifecycle, seen: Timestamp) -> bool {
+    let completion = s.memory.tries(&Task::Complete);
+    let is_completed =
+        completion.done && completion.ended.is_some_and(|at| seen < later(at, TERMINATE_AGAIN_AFTER));
+    let is_held = lifecycle.is_held() && !completion.in_flight && !is_completed;
+    is_ours_to_end(record, lifecycle)
+        || is_held
+        || lifecycle == Lifecycle::Terminating && is_to_come_to_hooks(s)
+}
+
+/// Whether the group has a terminating hook, ours or another's.
+fn is_to_come_to_hooks(s: &Situation<'_>) -> bool {
+    matches!(&s.hook, HookState::Known(hooks) if hooks.ours.is_some() || hooks.others)
+}
+
 /// AWS has begun to end the instance, and comes to its lifecycle hooks once load balancers have let go of it: minutes later, an hour at the
 /// most. A workload that comes and has no time left is asked to go all the same.
 fn not_held_yet(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    for (pod, _) in s.workloads(Some(record)) {
-        cut_off(s, record, pod, record.phase_since, plan);
-    }
-    let HookState::Known(hooks) = &s.hook else { return };
-    if hooks.ours.is_some() || hooks.others {
+    if is_to_come_to_hooks(s) {
+        for (pod, _) in s.workloads(Some(record)) {
+            cut_off(s, record, pod, record.phase_since, plan);
+        }
         let slow = record.phase_since + ANNOUNCE_NOT_HELD_AFTER;
         if slow > s.now {
             plan.wake(slow);

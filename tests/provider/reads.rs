@@ -107,8 +107,7 @@ async fn a_node_belongs_to_the_group_of_its_instance_and_to_none_otherwise() {
     // cluster-autoscaler looks for the GPUs of these in their group's template, and does nothing at all where it has none.
     world.leaving.now().without_gpu = ["i-2", "i-3", "i-4", "i-6", "i-7"].map(String::from).into();
     // What is no node at present is not drained: cluster-autoscaler drains none of a group at its minimum.
-    for (id, limits) in [("i-2", (0, 8)), ("i-4", (0, 8)), ("i-3", (8, 8)), ("i-6", (8, 8)), ("i-7", (8, 8))]
-    {
+    for (id, limits) in [("i-2", (0, 8)), ("i-4", (0, 8)), ("i-3", (8, 8)), ("i-6", (8, 8))] {
         let request = NodeGroupForNodeRequest { node: Some(node(id).into()) };
         let answer = client.node_group_for_node(request).await.expect("answered").into_inner();
         let told = answer.node_group.map(|told| (told.id, (told.min_size, told.max_size)));

@@ -964,8 +964,6 @@ fn a_workload_that_comes_while_the_instance_is_not_let_go_yet_leaves_first() {
     for (case, instance, hook) in [
         ("load balancers let go of it", in_group(Lifecycle::Terminating), None),
         ("another's hook alone holds it", in_group(Lifecycle::TerminatingWait), Some(anothers)),
-        ("a description from before", in_group(Lifecycle::InService), None),
-        ("AWS is away after a restart", Membership::Unknown, None),
     ] {
         let mut scene = releasing(hook.is_none());
         scene.hook = hook.unwrap_or(scene.hook);
