@@ -18,7 +18,7 @@ use super::notices::{self, Expected};
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Request, Written};
 use super::settings::Treatment;
-use super::situation::Situation;
+use super::situation::{Situation, UNABLE_FOR};
 use super::tries::{LASTING_AFTER, Task};
 use super::turn::Turn;
 use super::{cordon, drain, events, flush, guard, limit, node_patch, release, report, twins};
@@ -424,7 +424,11 @@ fn has_died_in_its_drain(s: &Situation<'_>, plan: &mut Plan) -> bool {
     }
     s.look_again_while_cut_off(plan);
     let mut nodes = s.twins.iter().map(Arc::as_ref).chain([s.node]);
-    let lost_at = nodes.try_fold(Timestamp::MIN, |latest, node| Some(s.lost_at(node)?.max(latest)));
+    // One that was lost before is removed in the ordinary way: DeleteNodes comes seconds after the taint.
+    let tainted = s.node.taint(names::TO_BE_DELETED).and_then(|taint| taint.value.as_deref()?.parse().ok());
+    let tainted_at = tainted.and_then(|second| Timestamp::from_second(second).ok());
+    let not_before = tainted_at.map_or(Timestamp::MIN, |at| later(s.ours(at), UNABLE_FOR));
+    let lost_at = nodes.try_fold(not_before, |latest, node| Some(s.lost_at(node)?.max(latest)));
     match lost_at {
         Some(at) if at > s.now => {
             plan.wake(at);

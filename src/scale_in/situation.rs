@@ -411,7 +411,7 @@ const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// counts as silent, as is Kubernetes' own default (`tolerationSeconds` of `node.kubernetes.io/not-ready`).
 /// Source: [Taint based
 /// evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
-const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
+pub(super) const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
 
 /// Where most around it are silent, a silent node counts as lost after this time: by then what cut them off is mended, or the machines are
 /// gone.
