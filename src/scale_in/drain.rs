@@ -79,6 +79,9 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         }
         return release::announce_unlisted(s, &record, plan);
     }
+    if workloads.is_empty() && !late && release::awaits_heartbeat(s, plan) {
+        return;
+    }
     if workloads.is_empty() || late {
         return enter_flushing(s, &record, workloads.len(), plan);
     }

@@ -404,11 +404,11 @@ pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> ScaleInE
     normal(Reason::Waiting, "another's hook", note)
 }
 
-/// All that ebbtide does is done, and the instance's lifecycle hooks are still to come.
+/// All that ebbtide can do for now is done, and the instance's lifecycle hooks are still to come.
 pub(super) fn waiting_for_its_hooks(instance: &str) -> ScaleInEvent {
     let note = format!(
-        "ebbtide has done its part, and releases instance {} once a lifecycle hook holds it: AWS lets its group's load balancers let go of \
-         it first, for as long as their deregistration delay",
+        "the node is empty, and no lifecycle hook holds instance {} yet: as a rule AWS has its group's load balancers let go of it first, \
+         for as long as their deregistration delay",
         id(instance)
     );
     normal(Reason::Waiting, "its hooks", note)

@@ -160,31 +160,34 @@ impl Holds {
             // Denied, or not known to whoever answers.
             Err(_) => Heartbeats::DeniedAt(now),
         };
-        *self.heartbeats_of(group).known.lock() = known;
+        *self.of_group(group).known.lock() = known;
     }
 
     /// What AWS makes of heartbeats for instances of the group.
     pub(super) fn heartbeats(&self, group: &GroupName) -> Heartbeats {
-        *self.heartbeats_of(group).known.lock()
+        let heartbeats = self.heartbeats.lock();
+        heartbeats.get(group).map(|of_group| *of_group.known.lock()).unwrap_or_default()
     }
 
-    /// Tries a heartbeat to learn that, or waits while another node of the group does.
+    /// Tries a heartbeat to learn that, for an instance that nothing holds yet; or waits while another node of the group does. Returns why AWS
+    /// let it not through.
     pub(super) async fn try_heartbeat(
         &self,
         group: &GroupName,
         clock: &Clock,
         heartbeat: impl Future<Output = Result<(), AwsError>>,
-    ) {
-        let of_group = self.heartbeats_of(group);
+    ) -> Option<AwsError> {
+        let of_group = self.of_group(group);
         let Ok(_asking) = of_group.asking.try_lock() else {
             drop(of_group.asking.lock().await);
-            return;
+            return None;
         };
-        let answer = heartbeat.await;
+        let answer = heartbeat.await.map_err(too_early_in_other_words);
         self.note_beat(group, &answer, clock.now());
+        answer.err().filter(|error| !matches!(error, AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }))
     }
 
-    fn heartbeats_of(&self, group: &GroupName) -> Arc<GroupHeartbeats> {
+    fn of_group(&self, group: &GroupName) -> Arc<GroupHeartbeats> {
         Arc::clone(self.heartbeats.lock().entry(group.clone()).or_default())
     }
 
@@ -217,6 +220,18 @@ impl Holds {
             *before = known;
             changed
         });
+    }
+}
+
+/// Before a hook opens, an answer that AWS found something wrong with the instance or the call says that nothing holds it yet, whatever its
+/// words: they are documented nowhere.
+pub(super) fn too_early_in_other_words(error: AwsError) -> AwsError {
+    match error {
+        AwsError::NoSuchInstance { operation, message } => AwsError::NoActiveHook { operation, message },
+        AwsError::Other { operation, code, message } if code == "ValidationError" => {
+            AwsError::NoActiveHook { operation, message }
+        }
+        other => other,
     }
 }
 
@@ -352,6 +367,26 @@ mod tests {
         let try_it = || holds.try_heartbeat(&group, &clock, heartbeat());
         futures::future::join_all((0..40).map(|_| try_it())).await;
         assert_eq!((sent.get(), holds.heartbeats(&group)), (1, Heartbeats::Taken));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_heartbeat_that_is_tried_is_early_whatever_words_say_so() {
+        let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
+        let refused = |code, message| AwsError::of_service(operation, 400, code, message);
+        for (answer, known) in [
+            (refused("ValidationError", "Instance is not in a wait state"), Heartbeats::Taken),
+            (refused("ValidationError", "Instance i-1 does not exist"), Heartbeats::Taken),
+            (refused("AccessDenied", ""), Heartbeats::DeniedAt(at(0))),
+        ] {
+            let (holds, clock, group) = (Holds::default(), Clock::starting_at(at(0)), GroupName::from("g"));
+            let text = answer.to_string();
+            let told = holds.try_heartbeat(&group, &clock, async { Err(answer) }).await;
+            assert_eq!(
+                (holds.heartbeats(&group), told.is_some()),
+                (known, known != Heartbeats::Taken),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -376,7 +376,10 @@ impl Memory {
         };
         // AWS shows Terminating:Wait before a hook can be completed and after it was: the next refresh tells.
         if matches!(error, AwsError::NoActiveHook { .. }) {
-            self.not_held_by_ours_since.get_or_insert(now);
+            // Completed before, it was over then.
+            let completed = Some(self.tries(&Task::Complete)).filter(|tries| tries.done);
+            let since = completed.and_then(|tries| tries.ended).unwrap_or(now);
+            self.not_held_by_ours_since.get_or_insert(since);
         } else {
             self.note_refusal(Task::Complete, error);
         }

@@ -110,8 +110,13 @@ pub(super) fn is_guarded(node: &NodeView) -> bool {
 
 /// When the taint must be renewed; `None`, meaning now, if it is missing or unreadable.
 pub(super) fn taint_expires(node: &NodeView) -> Option<Timestamp> {
+    Some(later(tainted_at(node)?, TAINT_LIFE))
+}
+
+/// When the taint was put on, by the clock of whoever did.
+pub(super) fn tainted_at(node: &NodeView) -> Option<Timestamp> {
     let stamp = node.taint(names::TO_BE_DELETED)?.value.as_deref()?.parse().ok()?;
-    Some(later(Timestamp::from_second(stamp).ok()?, TAINT_LIFE))
+    Timestamp::from_second(stamp).ok()
 }
 
 /// The patch that writes `record` and puts on the marks that are missing.
@@ -189,10 +194,8 @@ const CORDONED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// Whether cluster-autoscaler cordoned the Node, not a person: it would undo that together with its taint.
 fn is_cordoned_by_autoscaler(node: &NodeView) -> bool {
-    let stamp = node.taint(names::TO_BE_DELETED).and_then(|taint| taint.value.as_deref()?.parse().ok());
     let cordoned = node.taint(names::UNSCHEDULABLE).and_then(|taint| taint.time_added.as_ref());
-    let tainted = stamp.and_then(|stamp| Timestamp::from_second(stamp).ok());
-    tainted.zip(cordoned).is_some_and(|(tainted, cordoned)| {
+    tainted_at(node).zip(cordoned).is_some_and(|(tainted, cordoned)| {
         let after = cordoned.0.duration_since(tainted);
         (-SignedDuration::from_secs(1)..=CORDONED_WITHIN).contains(&after)
     })

@@ -71,7 +71,11 @@ pub(super) enum Outcome {
     },
     Reported(DrainState, Result<Box<NodeView>, ApiError>),
     Refreshed,
-    HeartbeatSent,
+    /// Whether AWS lets heartbeats for instances of the group through is known, or why not.
+    HeartbeatTried {
+        group: GroupName,
+        error: Option<AwsError>,
+    },
     GivenUp,
     HandedOver,
     /// The Node is deleted, or not. `overtaken`: only because it was another one by then. `once_gone`: finalizers keep it, and this Event is

@@ -94,8 +94,8 @@ pub(super) fn perform(
         .boxed(),
         Action::Heartbeat { hook, instance } => async move {
             let heartbeat = shared.aws.heartbeat(&hook.group, &hook.name, &instance);
-            shared.holds.try_heartbeat(&hook.group, &shared.clock, heartbeat).await;
-            Outcome::HeartbeatSent
+            let error = shared.holds.try_heartbeat(&hook.group, &shared.clock, heartbeat).await;
+            Outcome::HeartbeatTried { group: hook.group, error }
         }
         .boxed(),
         Action::Report(state) => async move {

@@ -425,8 +425,7 @@ fn has_died_in_its_drain(s: &Situation<'_>, plan: &mut Plan) -> bool {
     s.look_again_while_cut_off(plan);
     let mut nodes = s.twins.iter().map(Arc::as_ref).chain([s.node]);
     // One that was lost before is removed in the ordinary way: DeleteNodes comes seconds after the taint.
-    let tainted = s.node.taint(names::TO_BE_DELETED).and_then(|taint| taint.value.as_deref()?.parse().ok());
-    let tainted_at = tainted.and_then(|second| Timestamp::from_second(second).ok());
+    let tainted_at = node_patch::tainted_at(s.node);
     let not_before = tainted_at.map_or(Timestamp::MIN, |at| later(s.ours(at), UNABLE_FOR));
     let lost_at = nodes.try_fold(not_before, |latest, node| Some(s.lost_at(node)?.max(latest)));
     match lost_at {

@@ -58,6 +58,9 @@ const LISTED_FOR: SignedDuration = SignedDuration::from_secs(5);
 /// Once AWS has denied a heartbeat, our hook is to hold no instance. After this time, one more heartbeat is tried.
 const DENIED_FOR: SignedDuration = SignedDuration::from_mins(5);
 
+/// A heartbeat that has had no answer for this long is not waited for.
+const HEARTBEAT_ANSWERED_WITHIN: SignedDuration = SignedDuration::from_secs(2);
+
 /// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
 /// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
@@ -170,6 +173,19 @@ fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> boo
         s.attempt(plan, s.memory.tries(&Task::Heartbeat), || Action::Heartbeat { hook, instance });
     }
     false
+}
+
+/// Whether a heartbeat is being tried that decides whether the instance is terminated now, under our hook, or after the flush. It is answered
+/// in a moment.
+pub(super) fn awaits_heartbeat(s: &Situation<'_>, plan: &mut Plan) -> bool {
+    let is_planned = plan.actions.iter().any(|action| matches!(action, Action::Heartbeat { .. }));
+    let tries = s.memory.tries(&Task::Heartbeat);
+    let began = if is_planned { Some(s.now) } else { tries.began.filter(|_| tries.in_flight) };
+    let until = began.map(|began| later(began, HEARTBEAT_ANSWERED_WITHIN)).filter(|until| *until > s.now);
+    if let Some(until) = until {
+        plan.wake(until);
+    }
+    until.is_some()
 }
 
 /// Whether our hook is to hold the instance while it drains, if AWS accepts heartbeats. Not if it is retained: a hook would hold it again,

@@ -102,7 +102,10 @@ impl Worker {
             }
             Outcome::Reported(state, result) => self.hear_of_report(state, result.map(|node| *node)),
             Outcome::Refreshed => self.memory.put_off(&Task::Refresh, now, REFRESH),
-            Outcome::HeartbeatSent => self.memory.put_off(&Task::Heartbeat, now, HEARTBEAT),
+            Outcome::HeartbeatTried { group, error } => {
+                self.memory.put_off(&Task::Heartbeat, now, HEARTBEAT);
+                self.tell_of_heartbeat(&group, error.as_ref());
+            }
             Outcome::HandedOver => self.memory.worked(&Task::HandOver, now),
             Outcome::NodeDeleted { overtaken, once_gone } => {
                 self.memory.once_gone = once_gone.or(self.memory.once_gone.take());
@@ -326,6 +329,18 @@ impl Worker {
                     tracing::warn!(node = self.name.as_str(), outage_seconds, error = %chain(error), "DaemonSet could not be looked up: its pods stay until it is known to be deleted");
                 }
                 self.memory.failed(&Task::DaemonSet(uid), now, None);
+            }
+        }
+    }
+
+    /// Tells why the instance is not terminated under the hook: its node is drained before.
+    fn tell_of_heartbeat(&mut self, group: &GroupName, error: Option<&AwsError>) {
+        match error {
+            None => drop(self.told.heartbeats.recovered()),
+            Some(error) => {
+                if let Some(outage_seconds) = self.told.heartbeats.failed() {
+                    tracing::warn!(node = self.name.as_str(), group = group.as_str(), outage_seconds, error = %chain(error), "AWS lets no heartbeat for the group through: the node is drained before its instance is terminated, not while the lifecycle hook holds it");
+                }
             }
         }
     }

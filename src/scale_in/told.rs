@@ -15,6 +15,8 @@ pub(super) struct Told {
     pub(super) daemon_sets: Outage,
     /// Of the hook, before a termination.
     pub(super) look_ups: Outage,
+    /// Tried before a termination.
+    pub(super) heartbeats: Outage,
     pub(super) terminations: Outage,
     pub(super) completions: Outage,
     /// Whether it was told that the hook, which AWS does not let be completed, is left to its time-out.

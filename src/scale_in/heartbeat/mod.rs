@@ -25,7 +25,7 @@ use self::held::{
 };
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
-use super::held_since::{Hold, Question, ToldHeld, ask};
+use super::held_since::{Hold, Question, ToldHeld, ask, too_early_in_other_words};
 use super::joined::Joined;
 use super::nodeless::{self, EarlierNode};
 use super::record::{Record, Release};
@@ -425,18 +425,6 @@ fn timeout_of_hold(
 /// The pause between two heartbeats, by what is known of the hook.
 fn pause_by(shared: &Shared, instance: &InstanceId, since: Option<Timestamp>, hook: &Hook) -> SignedDuration {
     interval(timeout_of_hold(shared, instance, since, hook).min(hook.heartbeat_timeout), instance)
-}
-
-/// Before a hook opens, an answer that AWS found something wrong with the instance or the call says that nothing holds it yet, whatever its
-/// words: they are documented nowhere.
-fn too_early_in_other_words(error: AwsError) -> AwsError {
-    match error {
-        AwsError::NoSuchInstance { operation, message } => AwsError::NoActiveHook { operation, message },
-        AwsError::Other { operation, code, message } if code == "ValidationError" => {
-            AwsError::NoActiveHook { operation, message }
-        }
-        other => other,
-    }
 }
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.

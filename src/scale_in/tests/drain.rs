@@ -234,6 +234,30 @@ fn a_patient_pod_is_to_start_elsewhere_once_its_machine_counts_as_lost() {
     }
 }
 
+/// cluster-autoscaler waits for it for days, or removes what was lost before within seconds.
+#[test]
+fn what_dies_in_cluster_autoscalers_drain_is_scaled_in_when_it_is_lost_and_the_taint_is_five_minutes_old() {
+    for (case, status, since, is_tainted, are_cut_off, from) in [
+        ("it dies in the drain", "Unknown", 100, true, false, Some(400)),
+        ("it was lost before", "Unknown", -1_200, true, false, Some(300)),
+        ("nobody is heard", "Unknown", 0, true, true, Some(3_600)),
+        ("its kubelet speaks", "False", 0, true, false, None),
+        ("nobody drains it", "Unknown", 0, false, false, None),
+    ] {
+        let scene = node().with(pod("web").going(30));
+        let mut scene = if is_tainted { scene.tainted(names::TO_BE_DELETED) } else { scene };
+        let ready = json!({ "type": "Ready", "status": status, "lastTransitionTime": at(since) });
+        scene.patch(&json!({ "status": { "conditions": [ready] } }));
+        scene.are_kubelets_cut_off = are_cut_off;
+        let begun = (since.max(0)..=3_600).find(|second| {
+            scene.now = at(*second);
+            scene.plan();
+            scene.view().record.is_some()
+        });
+        assert_eq!(begun, from, "{case}");
+    }
+}
+
 /// It is the API server that does not hear, or whoever looks.
 #[test]
 fn a_machine_that_is_not_heard_of_is_not_dead_where_most_are_not() {

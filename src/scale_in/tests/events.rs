@@ -180,7 +180,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInWaiting",
-        "ebbtide has done its part, and releases instance i-1 once a lifecycle hook holds it: AWS lets its group's load balancers let go of it first, for as long as their deregistration delay",
+        "the node is empty, and no lifecycle hook holds instance i-1 yet: as a rule AWS has its group's load balancers let go of it first, for as long as their deregistration delay",
     ),
     (
         "Normal",

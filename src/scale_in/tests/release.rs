@@ -356,6 +356,26 @@ fn nothing_is_terminated_under_a_hook_whose_heartbeats_aws_denies_until_one_has_
 }
 
 #[test]
+fn an_empty_node_waits_a_moment_for_the_heartbeat_that_says_whether_the_hook_will_hold_it() {
+    let empty = || {
+        let mut scene = node().by_autoscaler().hooked(60);
+        scene.heartbeats = Heartbeats::Unknown;
+        let plan = scene.plan();
+        assert!(plan.actions.iter().any(|action| matches!(action, Action::Heartbeat { .. })));
+        assert_eq!((scene.record().phase, plan.wake_at), (Phase::Draining, Some(at(2))));
+        scene
+    };
+    let mut answered = empty();
+    answered.heartbeats = Heartbeats::Taken;
+    assert!(touches_aws(&answered.plan()));
+    assert_eq!(answered.record().phase, Phase::Draining, "its termination is noted first");
+    let mut silent = empty();
+    silent.later(2);
+    silent.plan();
+    assert_eq!(silent.record().phase, Phase::Flushing);
+}
+
+#[test]
 fn an_end_that_a_machine_has_outlived_cuts_nobody_short() {
     for (status, second, ends) in
         [("True", 241, None), ("True", 240, Some(at(120))), ("Unknown", 241, Some(at(120)))]
@@ -451,6 +471,13 @@ fn that_anothers_hook_is_all_that_holds_an_instance_is_told_once_a_refresh_shows
         told.push(by_others.plan().held_by_another);
     }
     assert_eq!(told, [false, true, true], "AWS says so before a hook opens, too");
+    // Ours is completed again where its hold is still shown, and AWS says that it is over.
+    scene.later(30);
+    let (operation, message) = (Operation::CompleteLifecycleAction, String::new());
+    scene.memory.note_completion(&Err(AwsError::NoActiveHook { operation, message }), scene.now);
+    scene.later(1);
+    seen_now(&mut scene, Lifecycle::TerminatingWait);
+    assert!(scene.plan().held_by_another);
     let mut alone = released();
     alone.memory.note_completion(&Ok(()), alone.now);
     alone.later(5);
