@@ -4,8 +4,9 @@
 //! setting the wall clock neither stops a heartbeat nor ends a grace period. Decisions take `now` as an argument; loops
 //! and adapters ask for it. In a paused runtime (tests, `ebbtide simulate`) it moves with the timers.
 //!
-//! [`Clock::cluster`] is the API server's, which dates each of its answers: for what others date or read, in the cluster and at AWS, whatever
-//! this machine's clock says. Until it has answered, AWS's dates do. Their moments are converted to our clock by [`Clock::cluster_ahead`].
+//! [`Clock::cluster`] is the API server's, which dates each of its answers: for what others date or read in the cluster, whatever this
+//! machine's clock says. [`Clock::aws`] is AWS's, for what AWS dates: activities, notices. Each stands in for the other until that has
+//! answered. [`Clock::cluster_ahead`] and [`Clock::aws_ahead`] convert their moments to our clock.
 //! [`Clock::wall`] is the machine's, for what stays on it, and for the Lease.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -100,6 +101,17 @@ impl Clock {
     pub fn cluster_ahead(&self) -> SignedDuration {
         let others = self.others.lock();
         others.cluster.or(others.aws).unwrap_or_else(|| self.ahead())
+    }
+
+    /// What AWS's clock reads, within three seconds; until it has told, what the API server's does, or before that the wall clock.
+    pub fn aws(&self) -> Timestamp {
+        later(self.now(), self.aws_ahead())
+    }
+
+    /// By how much AWS's clock is ahead of ours.
+    pub fn aws_ahead(&self) -> SignedDuration {
+        let others = self.others.lock();
+        others.aws.or(others.cluster).unwrap_or_else(|| self.ahead())
     }
 
     /// The later of what the API server's clock reads and what this machine's does.
@@ -261,8 +273,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn until_the_api_server_answers_aws_tells_what_time_it_is() {
+    async fn until_the_api_server_answers_aws_tells_what_time_it_is_and_the_other_way_round() {
         let at = |second: i64| at(1_700_000_000 + second);
+        let clock = Clock::starting_at(at(7_200));
+        clock.note_dated(at(0), at(7_200));
+        assert_eq!(elapsed(at(0), clock.aws()), Duration::from_millis(500));
         let clock = Clock::starting_at(at(7_200));
         clock.note_dated_by_aws(Timestamp::UNIX_EPOCH, at(7_200));
         assert_eq!(clock.cluster(), at(7_200));
@@ -271,6 +286,7 @@ mod tests {
         clock.note_dated(at(60), at(7_200));
         clock.note_dated_by_aws(at(0), at(7_200));
         assert_eq!(elapsed(at(60), clock.cluster()), Duration::from_millis(500));
+        assert_eq!(elapsed(at(0), clock.aws()), Duration::from_millis(500), "each dates what it tells");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ebbtide::sim::aws::{Event as AwsEvent, Operation, TerminationCause};
 use ebbtide::sim::cluster::{Event, Verb, budget, daemon_set, pod};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 
 use crate::row;
 use crate::stage::{Size, Stage};
@@ -55,6 +56,11 @@ pub(crate) async fn print(program: &Path, mass: Mass) {
     let instances: BTreeMap<String, String> = instances(&stage, &names);
     let (program, _) = stage.start(program, size, &["--daemonset-flush=2s"]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
+    // A DaemonSet pod that is still to start is waited for.
+    let all_run = |node: &String| world.cluster.pods_on(node).iter().all(runs);
+    while !names.iter().all(all_run) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     let (cpu, log) = (program.process.cpu(), world.cluster.journal().len());
     for instance in instances.values() {
         world.aws.terminate(instance, TerminationCause::Rebalance);
@@ -129,6 +135,10 @@ pub(crate) async fn print(program: &Path, mass: Mass) {
             memory.peak
         ),
     );
+}
+
+fn runs(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
 }
 
 /// The app of a budget, which has the same name.

@@ -44,6 +44,6 @@ pub use node_view::{NodeView, Ready};
 pub use nodes::Nodes;
 pub use partial::Partial;
 pub use places::keeping;
-pub use pods::{DaemonOwner, PodName, PodView};
+pub use pods::{Containers, DaemonOwner, PodName, PodView};
 pub use reflect::{Project, Sink, Store, reflect};
 pub use reviews::{DeployedContainer, LeaseHolder, Right};

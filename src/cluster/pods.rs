@@ -1,10 +1,10 @@
 //! A pod, as far as a drain needs it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Toleration};
+use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::clock::PLAUSIBLE;
@@ -66,8 +66,8 @@ pub struct PodView {
     pub priority: i32,
     /// Whether the phase is Succeeded or Failed.
     pub finished: bool,
-    /// Whether it is still to start, or a container of it has ended and is to be started again.
-    pub is_down: bool,
+    /// Whether its containers run.
+    pub containers: Containers,
     /// `spec.terminationGracePeriodSeconds`.
     pub grace_seconds: i64,
     /// When its grace ends, for a pod that is being deleted (`metadata.deletionTimestamp`).
@@ -117,7 +117,7 @@ impl From<&Pod> for PodView {
             node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default().into(),
             priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
             finished: matches!(phase, Some("Succeeded" | "Failed")),
-            is_down: is_down(pod),
+            containers: Containers::of(pod),
             grace_seconds: spec
                 .and_then(|spec| spec.termination_grace_period_seconds)
                 .unwrap_or(DEFAULT_GRACE_SECONDS)
@@ -148,12 +148,46 @@ impl From<&Pod> for PodView {
     }
 }
 
-/// Whether a pod is still to start, or a container of it is not running.
-fn is_down(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else { return true };
-    let runs =
-        |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
-    status.phase.as_deref() == Some("Pending") || !status.container_statuses.iter().flatten().all(runs)
+/// Whether the containers of a pod run, native sidecars included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Containers {
+    /// The pod has not started, or a container of it has ended and is to be started again.
+    Down,
+    /// All run.
+    Running {
+        /// How often one was started again: a restart may be over before a status shows it.
+        restarts: i32,
+    },
+}
+
+impl Default for Containers {
+    fn default() -> Self {
+        Self::Running { restarts: 0 }
+    }
+}
+
+impl Containers {
+    fn of(pod: &Pod) -> Self {
+        let Some(status) = pod.status.as_ref().filter(|status| status.phase.as_deref() != Some("Pending"))
+        else {
+            return Self::Down;
+        };
+        let init_containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+        let sidecars: BTreeSet<&str> = init_containers
+            .filter(|container| container.restart_policy.as_deref() == Some("Always"))
+            .map(|container| container.name.as_str())
+            .collect();
+        let of_sidecars = status.init_container_statuses.iter().flatten();
+        let of_sidecars = of_sidecars.filter(|container| sidecars.contains(container.name.as_str()));
+        let mut restarts = 0_i32;
+        for container in status.container_statuses.iter().flatten().chain(of_sidecars) {
+            if container.state.as_ref().is_none_or(|state| state.running.is_none()) {
+                return Self::Down;
+            }
+            restarts = restarts.saturating_add(container.restart_count);
+        }
+        Self::Running { restarts }
+    }
 }
 
 /// Labels of the mount pods of CSI drivers that run one process a volume on the node, and no DaemonSet for it.
@@ -308,19 +342,30 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_down_until_it_starts_and_while_a_container_of_it_does_not_run() {
-        let (running, waiting) =
-            (json!({ "running": {} }), json!({ "waiting": { "reason": "CrashLoopBackOff" } }));
-        for (phase, states, expected) in [
-            ("Pending", vec![], true),
-            ("Running", vec![&running, &running], false),
-            ("Running", vec![&running, &waiting], true),
-            ("Running", vec![], false),
+    fn a_pod_is_down_until_it_starts_and_while_a_container_or_a_native_sidecar_of_it_does_not_run() {
+        use Containers::{Down, Running};
+        let (running, waiting, ended) = (
+            json!({ "running": {} }),
+            json!({ "waiting": { "reason": "CrashLoopBackOff" } }),
+            json!({ "terminated": { "exitCode": 0 } }),
+        );
+        let spec = json!({ "containers": [], "initContainers": [
+            { "name": "before" }, { "name": "sidecar", "restartPolicy": "Always" },
+        ] });
+        for (phase, states, before, sidecar, expected) in [
+            ("Pending", vec![], &running, &waiting, Down),
+            ("Running", vec![&running, &running], &ended, &running, Running { restarts: 7 }),
+            ("Running", vec![&running, &waiting], &ended, &running, Down),
+            ("Running", vec![&running], &ended, &ended, Down),
+            ("Running", vec![], &ended, &running, Running { restarts: 3 }),
         ] {
-            let container = |state| json!({ "name": "c", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": state });
-            let statuses: Vec<Value> = states.into_iter().map(container).collect();
-            let pod = view(json!({ "status": { "phase": phase, "containerStatuses": statuses } }));
-            assert_eq!(pod.is_down, expected, "{phase}, {statuses:?}");
+            let status = |name: &str, restarts, state| json!({ "name": name, "image": "i", "imageID": "i", "ready": true, "restartCount": restarts, "state": state });
+            let statuses: Vec<Value> = states.into_iter().map(|state| status("c", 2, state)).collect();
+            let init = [status("before", 9, before), status("sidecar", 3, sidecar)];
+            let pod = view(json!({ "spec": spec, "status": {
+                "phase": phase, "containerStatuses": statuses, "initContainerStatuses": init,
+            } }));
+            assert_eq!(pod.containers, expected, "{phase}, {statuses:?}, {sidecar}");
         }
     }
 

@@ -154,7 +154,7 @@ impl Holds {
         let known = match answer {
             // A dry run asks nobody.
             Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => Heartbeats::Taken,
-            // Of one that is gone nothing is said of others.
+            // A missing instance tells nothing of others.
             Err(AwsError::NoSuchInstance { .. } | AwsError::NoSuchGroup { .. }) => return,
             Err(error) if error.is_transient() => return,
             // Denied, or not known to whoever answers.
@@ -169,8 +169,8 @@ impl Holds {
         heartbeats.get(group).map(|of_group| *of_group.known.lock()).unwrap_or_default()
     }
 
-    /// Tries a heartbeat to learn that, for an instance that nothing holds yet; or waits while another node of the group does. Returns why AWS
-    /// let it not through.
+    /// Tries a heartbeat for an instance that nothing holds yet, to learn whether AWS takes any; or waits while another node of the group
+    /// does. Returns why AWS refused.
     pub(super) async fn try_heartbeat(
         &self,
         group: &GroupName,
@@ -182,7 +182,7 @@ impl Holds {
             drop(of_group.asking.lock().await);
             return None;
         };
-        let answer = heartbeat.await.map_err(too_early_in_other_words);
+        let answer = heartbeat.await.map_err(as_no_active_hook);
         self.note_beat(group, &answer, clock.now());
         answer.err().filter(|error| !matches!(error, AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }))
     }
@@ -225,7 +225,7 @@ impl Holds {
 
 /// Before a hook opens, an answer that AWS found something wrong with the instance or the call says that nothing holds it yet, whatever its
 /// words: they are documented nowhere.
-pub(super) fn too_early_in_other_words(error: AwsError) -> AwsError {
+pub(super) fn as_no_active_hook(error: AwsError) -> AwsError {
     match error {
         AwsError::NoSuchInstance { operation, message } => AwsError::NoActiveHook { operation, message },
         AwsError::Other { operation, code, message } if code == "ValidationError" => {
@@ -258,7 +258,7 @@ pub(super) async fn ask(
     group: &GroupName,
     questions: &[Question],
 ) -> Result<BTreeMap<InstanceId, Option<Timestamp>>, AwsError> {
-    let ahead = clock.cluster_ahead();
+    let ahead = clock.aws_ahead();
     let first = questions.iter().map(|held| held.seen).min().unwrap_or_else(|| clock.now());
     let until = later(later(first, ahead), -signed(LONGEST_HOLD));
     let answers = |found: &[Activity]| questions.iter().all(|held| holding(found, &held.instance).is_some());

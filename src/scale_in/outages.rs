@@ -1,17 +1,17 @@
 //! DaemonSet pods that are away for a while around a node's last exit: replaced (a rolling update, an eviction by the kubelet, somebody who
-//! deletes one), or with a container that has crashed and is started again.
+//! deletes one), not started yet, or with a container that has crashed and is started again.
 //!
-//! What comes needs some seconds to start and to read on where the other one stopped, and what the other one asked for counts until then.
-//! Those that we ask to go are another matter: their successors are left alone, and not waited for.
+//! A successor needs some seconds to start and to read on where its predecessor stopped; the predecessor's flush time counts until then.
+//! Successors of pods that we delete are left alone, and not waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::class::{Flush, flush_time};
+use super::class::{Flush, flush_time, may_hold_the_flush};
 use crate::clock::{later, signed};
-use crate::cluster::{DaemonOwner, PodView};
+use crate::cluster::{Containers, DaemonOwner, PodView};
 
 /// How long a pod may take until it runs, where its image is on the node.
 const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
@@ -19,7 +19,7 @@ const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 /// What the node's DaemonSet pods have done, as far as nobody here has asked them to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outages {
-    /// How each was seen last, by UID.
+    /// What each was seen to do last, by UID.
     seen: BTreeMap<String, Stage>,
     /// The DaemonSets, by UID, of those that we have asked to go: nobody waits for what comes in their place.
     asked: BTreeSet<String>,
@@ -31,9 +31,7 @@ pub struct Outages {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    Running,
-    /// It has not started, or a container of it has ended and is to be started again.
-    Down,
+    There(Containers),
     /// It is being deleted.
     Going,
 }
@@ -50,25 +48,28 @@ impl Outages {
         self.flush = self.flush.max(flush_time(pods.values().filter(|pod| !pod.finished), flush));
         let stage = |pod: &PodView| match pod.deletion_timestamp {
             Some(_) => Stage::Going,
-            None if pod.is_down => Stage::Down,
-            None => Stage::Running,
+            None => Stage::There(pod.containers),
         };
         let of_daemon_sets = pods.iter().filter_map(|(uid, pod)| match &pod.daemon {
-            Some(DaemonOwner::DaemonSet { uid: set, .. }) if !pod.finished => Some((uid, pod, set)),
+            Some(DaemonOwner::DaemonSet { uid: set, .. })
+                if !pod.finished && may_hold_the_flush(pod, flush) =>
+            {
+                Some((uid, pod, set))
+            }
             _ => None,
         });
         let (asked, left): (Vec<_>, Vec<_>) = of_daemon_sets.partition(|(uid, ..)| is_asked(uid));
         self.asked.extend(asked.into_iter().map(|(_, _, set)| set.clone()));
         let left = left.into_iter().filter(|(_, _, set)| !self.asked.contains(*set));
         let seen: BTreeMap<_, _> = left.map(|(uid, pod, _)| (uid.clone(), stage(pod))).collect();
-        for (uid, before) in self.seen.iter().filter(|(uid, _)| !is_asked(uid)) {
-            let back_by = match seen.get(uid) {
-                Some(stage) if stage == before => continue,
-                Some(Stage::Running) => now,
-                _ => later(now, STARTS_WITHIN),
-            };
-            self.back_by = self.back_by.max(Some(back_by));
-        }
+        let uids = self.seen.keys().chain(seen.keys()).filter(|uid| !is_asked(uid));
+        let back_by = uids.filter_map(|uid| match (self.seen.get(uid), seen.get(uid)) {
+            (before, stage) if before == stage => None,
+            (None, Some(Stage::There(Containers::Running { .. }))) => None,
+            (_, Some(Stage::There(Containers::Running { .. }))) => Some(now),
+            _ => Some(later(now, STARTS_WITHIN)),
+        });
+        self.back_by = self.back_by.max(back_by.max());
         self.seen = seen;
     }
 
@@ -99,7 +100,35 @@ mod tests {
     }
 
     #[test]
-    fn who_is_replaced_is_waited_for_and_what_he_asked_for_counts() {
+    fn one_that_is_down_at_the_first_look_or_was_since_the_last_one_is_waited_for_where_it_may_hold_the_flush()
+     {
+        let run = |restarts| Containers::Running { restarts };
+        for (stages, namespaces, expected) in [
+            (vec![run(7)], vec![], None),
+            (vec![Containers::Down], vec![], Some(at(20))),
+            (vec![run(7), run(7)], vec![], None),
+            (vec![run(7), run(8)], vec![], Some(at(6))),
+            (vec![run(7), run(8)], vec!["logging"], Some(at(6))),
+            (vec![run(7), Containers::Down], vec!["others"], None),
+        ] {
+            let flush = Flush {
+                default: Duration::from_secs(5),
+                longest: Duration::from_mins(2),
+                namespaces: namespaces.iter().map(|&namespace| namespace.to_owned()).collect(),
+            };
+            let mut outages = Outages::default();
+            for (second, &containers) in (0..).zip(&stages) {
+                let (uid, mut pod) = shipper("a", "");
+                pod.containers = containers;
+                pod.name.namespace = "logging".into();
+                outages.see(&[(uid, pod)].into(), |_| false, &flush, at(second));
+            }
+            assert_eq!(outages.until(flush.default), expected, "{stages:?} {namespaces:?}");
+        }
+    }
+
+    #[test]
+    fn a_replaced_daemon_set_pod_is_waited_for_and_its_flush_time_counts() {
         let flush = Flush {
             default: Duration::from_secs(5),
             longest: Duration::from_mins(2),
@@ -131,8 +160,8 @@ mod tests {
         let finished = (next.0.clone(), PodView { finished: true, ..next.1.clone() });
         assert_eq!(see(&[finished], &[], 50), (60, Some(at(70))), "evicted by its kubelet");
         let (uid, pod) = shipper("d", "");
-        let down = (uid.clone(), PodView { is_down: true, ..pod.clone() });
-        assert_eq!(see(std::slice::from_ref(&down), &[], 62), (60, Some(at(70))), "it has not started");
+        let down = (uid.clone(), PodView { containers: Containers::Down, ..pod.clone() });
+        assert_eq!(see(std::slice::from_ref(&down), &[], 62), (60, Some(at(82))), "it has not started");
         assert_eq!(see(&[(uid.clone(), pod.clone())], &[], 80), (60, Some(at(85))), "it has");
         assert_eq!(see(std::slice::from_ref(&down), &[], 90), (60, Some(at(110))), "it has crashed");
         assert_eq!(see(&[down], &[], 95), (60, Some(at(110))));
@@ -140,7 +169,7 @@ mod tests {
         assert_eq!(see(&[(uid, pod)], &["d"], 130), (60, Some(at(125))));
         assert_eq!(see(&[], &[], 131), (60, Some(at(125))), "we asked it");
         let (uid, pod) = shipper("e", "");
-        let down = (uid.clone(), PodView { is_down: true, ..pod.clone() });
+        let down = (uid.clone(), PodView { containers: Containers::Down, ..pod.clone() });
         assert_eq!(see(&[down], &[], 132), (60, Some(at(125))));
         assert_eq!(see(&[(uid, pod)], &[], 134), (60, Some(at(125))), "nobody waits for its successor");
     }

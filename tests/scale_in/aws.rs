@@ -428,9 +428,9 @@ async fn after_a_restart_one_question_tells_since_when_forty_instances_of_a_grou
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_is_kept_though_the_clock_of_aws_is_a_minute_off() {
+async fn a_deadline_is_kept_though_the_clock_of_aws_is_minutes_off() {
     use ebbtide::sim::cluster::budget;
-    for minutes in [-1, 1] {
+    for minutes in [-10, -1, 1, 10] {
         let mut scene = Scene::with(held_group(2, 30)).await;
         let machine = scene.first();
         scene.world.aws.set_clock_ahead(SignedDuration::from_mins(minutes));

@@ -173,7 +173,7 @@ impl Discovery {
                             outage_seconds,
                             snapshot_age_seconds = self.groups.latest().map(|last| age(last).as_secs()),
                             error = %chain(&error),
-                            "cannot describe Auto Scaling groups: the last description goes on to be used, if there was one"
+                            "cannot describe Auto Scaling groups: the last description, if any, stays in use"
                         );
                     }
                     // No later than hooks allow: one may be about to time out.
@@ -342,7 +342,7 @@ impl Discovery {
         }
         let late = |elapsed| AwsError::unreachable(Operation::DescribeScalingActivities, elapsed);
         // AWS dates activities by its own clock.
-        let ahead = self.clock.cluster_ahead();
+        let ahead = self.clock.aws_ahead();
         let ask = async |group: &GroupName, since: Timestamp| {
             let activities = self.aws.scaling_activities(group, later(since, ahead), ACTIVITIES, |_| false);
             let mut activities = timeout(ACTIVITIES_WITHIN, activities).await.map_err(late)??;

@@ -20,12 +20,12 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
 use self::held::{
-    Done, Fate, Held, Newcomers, One, Said, Step, UNSEEN_AFTER, hear, interval, observe, presume,
-    questions_due,
+    Done, DueInstance, Fate, Held, HoldEvidence, Newcomers, Step, UNSEEN_AFTER, hear, interval, observe,
+    presume, questions_due,
 };
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
-use super::held_since::{Hold, Question, ToldHeld, ask, too_early_in_other_words};
+use super::held_since::{Hold, Question, ToldHeld, as_no_active_hook, ask};
 use super::joined::Joined;
 use super::nodeless::{self, EarlierNode};
 use super::record::{Record, Release};
@@ -155,7 +155,7 @@ impl Failing {
         }
     }
 
-    fn tell_step(&mut self, step: Step, one: &One, pause: SignedDuration, error: Option<&AwsError>) {
+    fn tell_step(&mut self, step: Step, one: &DueInstance, pause: SignedDuration, error: Option<&AwsError>) {
         let (group, instance) = (one.group.as_str(), one.instance.as_str());
         let is_termination = step == Step::Terminate;
         let Some(error) = error else {
@@ -191,13 +191,19 @@ impl Failing {
                 tracing::info!(
                     group = name,
                     outage_seconds,
-                    "AWS says again since when instances of the group are held"
+                    "AWS reports again when holds in the group began"
                 );
             }
             return;
         };
         if let Some(outage_seconds) = self.questions.entry(group.clone()).or_default().failed() {
-            tracing::warn!(group = name, instances, outage_seconds, error = %chain(error), "AWS does not say since when instances of the group are held, and is asked again");
+            tracing::warn!(
+                group = name,
+                instances,
+                outage_seconds,
+                error = %chain(error),
+                "AWS does not report when holds in the group began: asking again"
+            );
         }
     }
 }
@@ -243,11 +249,11 @@ fn start_what_is_due(
             continue;
         };
         held.begin(step);
-        // Whoever is only presumed to be held gets the next one soon enough.
+        // A presumed hold gets its next heartbeat soon enough.
         let is_new = !held.is_presumed && now < held.seen + OPEN_BY_THEN;
         let (group, instance) = (held.group.clone(), instance.clone());
         let is_on_record = held.is_presumed && shared.groups.latest().is_none();
-        let one = One {
+        let one = DueInstance {
             group,
             instance,
             since: held.since,
@@ -275,7 +281,7 @@ fn tell_of_a_wait(shared: &Shared, instance: &InstanceId, held: &Held, fate: Fat
         instance = instance.as_str(),
         until = %later(until, shared.clock.cluster_ahead()),
         why,
-        "an instance without a Node is held, and is released at the time that `until` gives"
+        "an instance without a Node is held, and is released at `until`"
     );
 }
 
@@ -284,7 +290,7 @@ async fn ask_since(shared: Arc<Shared>, group: GroupName, questions: Vec<Questio
     Done::Asked { group, instances: questions.into_iter().map(|held| held.instance).collect(), answer }
 }
 
-async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
+async fn send(shared: Arc<Shared>, mut one: DueInstance, step: Step) -> Done {
     let (pause, error) = if step == Step::Terminate {
         match terminate::retained(&shared, one.group.clone(), one.instance.clone()).await {
             Some(Ok(()) | Err(AwsError::DryRun { .. })) => (ENDED_BY_THEN, None),
@@ -365,26 +371,26 @@ fn noted_timeout(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
 }
 
 /// What a record says of how AWS ends or holds its instance: that it was told to, or that our hook is to be completed.
-fn said_by(record: &Record, ahead: SignedDuration) -> Option<Said> {
+fn said_by(record: &Record, ahead: SignedDuration) -> Option<HoldEvidence> {
     let told = record.told_at().map(|at| later(at, -ahead));
     match told {
-        Some(_) => Some(Said { since: told, held_after: UNSEEN_AFTER }),
+        Some(_) => Some(HoldEvidence { since: told, held_after: UNSEEN_AFTER }),
         None if record.release == Release::CompleteHook => {
-            Some(Said { since: None, held_after: Duration::ZERO })
+            Some(HoldEvidence { since: None, held_after: Duration::ZERO })
         }
         None => None,
     }
 }
 
 /// What says that AWS ends or holds instances: the records of their Nodes, and messages.
-fn said(shared: &Shared, now: Timestamp) -> BTreeMap<InstanceId, Said> {
+fn said(shared: &Shared, now: Timestamp) -> BTreeMap<InstanceId, HoldEvidence> {
     let ahead = shared.clock.cluster_ahead();
     let on_record = |node: &NodeView| {
         let record = node.scale_in()?;
         Some((record.instance.clone(), said_by(record, ahead)?))
     };
     let mut all: BTreeMap<_, _> = shared.nodes.marked().iter().filter_map(|node| on_record(node)).collect();
-    let held = |told: ToldHeld| Said { since: Some(told.since), held_after: Duration::ZERO };
+    let held = |told: ToldHeld| HoldEvidence { since: Some(told.since), held_after: Duration::ZERO };
     all.extend(shared.holds.told_held(now).into_iter().map(|(instance, told)| (instance, held(told))));
     all
 }
@@ -428,8 +434,8 @@ fn pause_by(shared: &Shared, instance: &InstanceId, since: Option<Timestamp>, ho
 }
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
-async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuration, Option<AwsError>) {
-    let One { group, instance, since, renewed, too_early, ends, is_new, may_be_early, is_sure } = one;
+async fn tell_hook(shared: &Shared, one: &mut DueInstance, step: Step) -> (SignedDuration, Option<AwsError>) {
+    let DueInstance { group, instance, since, renewed, too_early, ends, is_new, may_be_early, is_sure } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
@@ -452,7 +458,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
     let result = if step == Step::Heartbeat {
         let sent_at = shared.clock.now();
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
-        let beat = if *may_be_early { beat.map_err(too_early_in_other_words) } else { beat };
+        let beat = if *may_be_early { beat.map_err(as_no_active_hook) } else { beat };
         // AWS counts from when it took the last one; it was sent before that.
         *ends = renewed.or(*since).map(|from| later(from, signed(timeout)));
         let now = shared.clock.now();

@@ -239,8 +239,7 @@ impl Inbox {
         let at_once = if self.was_full { RECEIVES_AT_ONCE } else { 1 };
         for _ in self.receiving..at_once {
             (self.receiving, self.received_at) = (self.receiving + 1, now);
-            let (aws, queue, now) =
-                (self.shared.aws.clone(), self.queue.clone(), self.shared.clock.cluster());
+            let (aws, queue, now) = (self.shared.aws.clone(), self.queue.clone(), self.shared.clock.aws());
             self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN, now).await) }));
         }
     }
@@ -304,7 +303,7 @@ impl Inbox {
     /// Takes in a message. Returns its receipt if there is nothing more to do with it.
     fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
         let Some(notices) = self.notices(message.content, &message.id) else { return Some(message.receipt) };
-        let cluster_now = later(now, self.shared.clock.cluster_ahead());
+        let aws_now = later(now, self.shared.clock.aws_ahead());
         let Some(snapshot) = self.shared.groups.latest() else {
             // A message may come again before it is hidden for longer.
             self.early.retain(|(earlier, _)| earlier.id != message.id);
@@ -312,13 +311,13 @@ impl Inbox {
                 self.note_holds(&notices, now);
                 self.early.push((Message { content: Content::Notices(notices), ..message }, now));
             } else if let Some(until) = notices.iter().map(|notice| lapses(&notice.news, notice.at)).max() {
-                self.leave(message.receipt, until, cluster_now);
+                self.leave(message.receipt, until, aws_now);
             }
             return None;
         };
         let done = self.done(&message.id);
         let (pending, for_others) = self.pending_of(&notices, &done, &snapshot, now);
-        let for_others = for_others.filter(|until| *until > cluster_now);
+        let for_others = for_others.filter(|until| *until > aws_now);
         if pending.is_empty() {
             let Some(until) = for_others else {
                 self.shared.metrics.handled(Handled::ignored);
@@ -327,23 +326,23 @@ impl Inbox {
             tracing::debug!(
                 queue = self.queue,
                 message_id = message.id,
-                "notice about an instance or under a hook that is not ours: left alone"
+                "notice about another's instance or lifecycle hook: left in the queue"
             );
             self.shared.metrics.handled(Handled::foreign);
-            self.leave(message.receipt, until, cluster_now);
+            self.leave(message.receipt, until, aws_now);
             return None;
         }
         for pending in &pending {
             self.note(&message.id, pending, now);
         }
         self.shared.metrics.handled(Handled::taken);
-        let ahead = self.shared.clock.cluster_ahead();
+        let ahead = self.shared.clock.aws_ahead();
         let written_at = notices.iter().map(|notice| later(notice.at, -ahead)).min().unwrap_or(now);
         let ours = pending.iter().map(|new| new.instance.clone()).chain(done).collect();
         let receipt = message.receipt;
         // Others are to hear of it before ours are done.
         if let Some(until) = for_others {
-            self.leave(receipt.clone(), until, cluster_now);
+            self.leave(receipt.clone(), until, aws_now);
         }
         // It may have come before, and some of its instances be seen no more: what was noted of those is to be settled all the same.
         let before = self.waiting.remove(&message.id).into_iter().flat_map(|before| before.pending);
@@ -361,14 +360,14 @@ impl Inbox {
         matches!(&notice.about, About::Instance(instance) if has_node(instance)) && !self.is_anothers(notice)
     }
 
-    /// Whether it is for whoever put the hook that it names: the token in it is his, and refreshes show what is held.
+    /// Whether the notice names another's hook: its token is for the hook's owner, and refreshes show what is held.
     fn is_anothers(&self, notice: &Notice) -> bool {
         matches!(&notice.news, News::LifecycleAction { hook, .. } if hook != self.shared.hooks.name())
     }
 
     /// Notes which machines of Nodes our hook holds, by notices that come while AWS has described no groups: they need heartbeats.
     fn note_holds(&self, notices: &[Notice], now: Timestamp) {
-        let ahead = self.shared.clock.cluster_ahead();
+        let ahead = self.shared.clock.aws_ahead();
         for notice in notices.iter().filter(|notice| self.is_about_a_node(notice)) {
             if let (About::Instance(instance), News::LifecycleAction { group, .. }) =
                 (&notice.about, &notice.news)
@@ -472,7 +471,7 @@ impl Inbox {
         snapshot: &Snapshot,
         now: Timestamp,
     ) -> Option<Meaning> {
-        let ahead = self.shared.clock.cluster_ahead();
+        let ahead = self.shared.clock.aws_ahead();
         let hook = self.shared.hooks.state(group);
         let group = &snapshot.groups.get(group)?.asg;
         let at = later(notice.at, -ahead);
@@ -511,7 +510,7 @@ impl Inbox {
                 instance = instance.as_str(),
                 group = group.as_str(),
                 closed,
-                "rebalance recommendation left alone: enough nodes of the group are closed for others (--max-operator-scale-ins)"
+                "rebalance recommendation ignored: enough nodes of the group are cordoned for others (--max-operator-scale-ins)"
             );
         }
         too_many
@@ -578,10 +577,10 @@ impl Inbox {
                 !is_over
             });
         }
-        let cluster_now = later(now, shared.clock.cluster_ahead());
-        self.left.retain(|_, left| left.until > cluster_now);
-        self.stopped.retain(|_, at| lapses(&News::StateChange, *at) > cluster_now);
-        self.part_with_what_is_done(cluster_now);
+        let aws_now = later(now, shared.clock.aws_ahead());
+        self.left.retain(|_, left| left.until > aws_now);
+        self.stopped.retain(|_, at| lapses(&News::StateChange, *at) > aws_now);
+        self.delete_or_release_settled_messages(aws_now);
         let others = self.waiting.values().filter(|waiting| !waiting.may_wait(now));
         let oldest = others.map(|waiting| waiting.written_at).min();
         shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
@@ -589,15 +588,15 @@ impl Inbox {
     }
 
     /// Deletes the messages with which everything is done, or leaves them for others.
-    fn part_with_what_is_done(&mut self, cluster_now: Timestamp) {
+    fn delete_or_release_settled_messages(&mut self, aws_now: Timestamp) {
         let is_done = |_: &String, waiting: &mut Waiting| waiting.pending.is_empty();
         let done: Vec<_> = self.waiting.extract_if(.., is_done).collect();
         let mut over = Vec::new();
         for (id, Waiting { receipt, ours, for_others, .. }) in done {
-            match for_others.filter(|until| *until > cluster_now) {
+            match for_others.filter(|until| *until > aws_now) {
                 Some(until) => {
                     self.left.insert(id, Left { ours, until });
-                    self.leave(receipt, until, cluster_now);
+                    self.leave(receipt, until, aws_now);
                 }
                 None => over.push(receipt),
             }
@@ -628,8 +627,8 @@ impl Inbox {
     }
 
     /// Leaves a message in the queue, which may be of use to others until then.
-    fn leave(&mut self, receipt: String, until: Timestamp, cluster_now: Timestamp) {
-        let hidden = (elapsed(cluster_now, until) / SHARE).min(LONGEST_HIDDEN);
+    fn leave(&mut self, receipt: String, until: Timestamp, aws_now: Timestamp) {
+        let hidden = (elapsed(aws_now, until) / SHARE).min(LONGEST_HIDDEN);
         if hidden > HIDDEN {
             let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
             self.calls.push(Box::pin(async move {

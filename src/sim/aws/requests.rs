@@ -15,6 +15,7 @@ use super::group::after;
 use super::handle::Aws;
 use super::replies::Reply;
 use super::state::State;
+use crate::clock::later;
 use crate::sim::http::{Lost, Request, Response, World, date, response};
 
 /// The requests under way, by arrival and order of sending.
@@ -133,7 +134,8 @@ impl State {
 #[async_trait]
 impl World for Aws {
     async fn call(&self, request: Request) -> Result<Response, Lost> {
-        let (mut sent, arrives) = self.script(|state, now| state.send(request, now));
+        let ((mut sent, arrives), ahead) =
+            self.script(|state, now| (state.send(request, now), state.shared.ahead));
         let sent = tokio::select! {
             biased;
             sent = &mut sent => sent,
@@ -143,7 +145,7 @@ impl World for Aws {
                 sent.await
             }
         };
-        let dated = date(self.clock().now());
+        let dated = date(later(self.clock().now(), ahead));
         let Sent { reply, way_back } = sent.map_err(|_| Lost)?;
         let Some(reply) = reply else { return std::future::pending().await };
         if !way_back.is_zero() {

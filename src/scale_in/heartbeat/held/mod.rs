@@ -66,7 +66,7 @@ pub(super) struct Held {
     pub(super) next: Timestamp,
     /// When the last step was answered: the pause until the next one counts from then.
     stepped: Option<Timestamp>,
-    /// No description has shown it held: there is none yet, or the last is too old to show that, or that it is not.
+    /// Whether no description has shown it held: there is none yet, or the last one is too old to tell.
     pub(super) is_presumed: bool,
     /// When the last heartbeat that AWS took was sent ...
     pub(super) renewed: Option<Timestamp>,
@@ -95,7 +95,7 @@ pub(super) enum Step {
 
 /// What says that AWS ends an instance, or holds it, whatever descriptions show.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Said {
+pub(super) struct HoldEvidence {
     /// Since when, if that is said.
     pub(super) since: Option<Timestamp>,
     /// After this time it counts as held.
@@ -126,7 +126,7 @@ impl Fate {
 
 /// A held instance of which a step is due, and what has come of the step.
 #[derive(Default)]
-pub(super) struct One {
+pub(super) struct DueInstance {
     pub(super) group: GroupName,
     pub(super) instance: InstanceId,
     /// When AWS began to hold it, if known.
@@ -149,7 +149,7 @@ pub(super) struct One {
 pub(super) enum Done {
     /// A step was sent.
     Step {
-        one: One,
+        one: DueInstance,
         step: Step,
         /// The next is due after this time.
         pause: SignedDuration,
@@ -325,18 +325,21 @@ pub(super) fn observe(
     snapshot: &Snapshot,
     newcomers: &Newcomers,
     lasts: impl Fn(&GroupName) -> Option<Duration>,
-    said: &BTreeMap<InstanceId, Said>,
+    said: &BTreeMap<InstanceId, HoldEvidence>,
     now: Timestamp,
 ) -> Option<Timestamp> {
     let mut next: Option<Timestamp> = None;
-    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, Option<Said>)> = BTreeMap::new();
+    let mut waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle, Option<HoldEvidence>)> = BTreeMap::new();
     for group in snapshot.groups.values() {
         for instance in &group.asg.instances {
             let said = said.get(&instance.id).copied();
             let said = match instance.lifecycle {
                 Lifecycle::Terminating => {
                     let since = said.and_then(|said| said.since).into_iter().chain([snapshot.taken_at]).min();
-                    Some(Said { since, held_after: said.map_or(UNSEEN_AFTER, |said| said.held_after) })
+                    Some(HoldEvidence {
+                        since,
+                        held_after: said.map_or(UNSEEN_AFTER, |said| said.held_after),
+                    })
                 }
                 Lifecycle::InService => said,
                 _ => None,
@@ -418,7 +421,7 @@ pub(super) fn questions_due(
 /// Notes the result of a call.
 pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
-        Done::Step { one: One { instance, renewed, too_early, ends, .. }, pause, error, .. } => {
+        Done::Step { one: DueInstance { instance, renewed, too_early, ends, .. }, pause, error, .. } => {
             if let Some(held) = held.get_mut(&instance) {
                 held.is_renewed = too_early.is_none() && (held.is_renewed || held.renewed != renewed);
                 held.renewed = renewed;

@@ -14,8 +14,8 @@ fn at(second: i64) -> Timestamp {
 }
 
 /// As a record has it.
-fn told_at(second: i64) -> Said {
-    Said { since: Some(at(second)), held_after: UNSEEN_AFTER }
+fn told_at(second: i64) -> HoldEvidence {
+    HoldEvidence { since: Some(at(second)), held_after: UNSEEN_AFTER }
 }
 
 fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
@@ -199,7 +199,7 @@ fn a_call_that_ends_is_of_one_instance_and_no_other() {
     hear(
         &mut held,
         Done::Step {
-            one: One { instance: "i-2".into(), ..One::default() },
+            one: DueInstance { instance: "i-2".into(), ..DueInstance::default() },
             step: Step::Heartbeat,
             pause,
             error: None,
@@ -217,7 +217,7 @@ fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is
         let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
         let error = fails.then(|| AwsError::unreachable(operation, "timed out"));
         let pause = SignedDuration::from_secs(1);
-        let one = One { instance: "i-1".into(), ends: Some(at(ends)), ..One::default() };
+        let one = DueInstance { instance: "i-1".into(), ends: Some(at(ends)), ..DueInstance::default() };
         let done = Done::Step { one, step: Step::Heartbeat, pause, error };
         hear(&mut held, done, at(now));
         asked.iter().map(|now| held["i-1"].ends(at(*now))).collect::<Vec<_>>()
@@ -317,7 +317,7 @@ fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_n
     assert!(!held["i-1"].counts());
     let beat = |held: &mut _, too_early: Option<i64>, renewed: Option<i64>| {
         let (renewed, too_early) = (renewed.map(at), too_early.map(at));
-        let one = One { instance: "i-1".into(), renewed, too_early, ..One::default() };
+        let one = DueInstance { instance: "i-1".into(), renewed, too_early, ..DueInstance::default() };
         let pause = SignedDuration::from_secs(5);
         hear(held, Done::Step { one, step: Step::Heartbeat, pause, error: None }, at(0));
     };
