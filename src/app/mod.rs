@@ -213,15 +213,13 @@ async fn finish(ended: impl Future<Output = ()>, election: Option<Election>) {
     };
     let wait = async {
         if !have_ended && timeout(STOP_WITHIN.saturating_sub(KEEPS_LEASE_FOR), ended).await.is_err() {
-            tracing::warn!(
-                "stopped before every call was answered: the next process to lead looks up what became of them"
-            );
+            tracing::warn!("stopped with calls still unanswered: the next leader looks up their outcome");
         }
     };
     tokio::join!(step_down, wait);
 }
 
-/// Starts what keeps the program's picture of AWS, and what of its groups and of the cluster is in its care.
+/// Starts the tasks that poll AWS, and maintain what the program manages there and in the cluster.
 fn start_upkeep(tasks: &mut Tasks, upkeep: Upkeep, config: &Config, shared: &Arc<Shared>) {
     let Upkeep { discovery, managed_hooks, price_reader } = upkeep;
     tasks.until_stop("discovery", discovery.run());
@@ -239,7 +237,7 @@ fn start_upkeep(tasks: &mut Tasks, upkeep: Upkeep, config: &Config, shared: &Arc
     tasks.until_stop("look-up of the AWS identity", log_identity(shared.aws.clone()));
 }
 
-/// Starts what answers to cluster-autoscaler go by, beside the groups: it counts looks whether anybody asks or not.
+/// Starts tasks that run whether or not RPCs come: names of placeholders, and Events of the expander.
 fn start_memory_of_rpcs(
     tasks: &mut Tasks,
     provider: &Provider,

@@ -37,7 +37,7 @@ pub(super) struct Parts {
     pub(super) registry: Registry,
 }
 
-/// What reads AWS again and again, and keeps what is in the program's care there.
+/// The parts that poll AWS, and maintain what the program manages there.
 pub(super) struct Upkeep {
     pub(super) discovery: Discovery,
     /// `None`: the groups' hooks are left as they are.

@@ -13,7 +13,7 @@ use crate::scale_in::Shared;
 /// How often data is checked for its age.
 const FRESHNESS_EVERY: Duration = Duration::from_secs(5);
 
-/// How often is looked for what nobody tells of while something is missing.
+/// How often missing parts that send no notification are checked.
 const MISSING_EVERY: Duration = Duration::from_millis(500);
 
 /// If the program is not ready this long after its start, the log says once what is missing. A start takes seconds.
@@ -55,7 +55,7 @@ pub(super) async fn keep(readiness: Readiness, shared: Arc<Shared>) -> Infallibl
             }
             (false, Some(true)) => {
                 let missing = missing.join(", ");
-                tracing::warn!(missing, "not ready any more: what is known of these is too old");
+                tracing::warn!(missing, "not ready any more: the `missing` data is too old");
             }
             _ => {}
         }

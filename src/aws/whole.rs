@@ -1,7 +1,7 @@
 //! Answers that end early.
 //!
-//! The SDK reads what there is of a document: a list has fewer members then, and what an element is to have, and has not, counts as empty or
-//! 0. So a group would have gone, or have a size of 0.
+//! The SDK accepts a truncated document: a list then has fewer members, and a missing element counts as empty or 0. A group would seem to
+//! be gone, or to have size 0.
 
 use aws_smithy_runtime_api::box_error::BoxError;
 use aws_smithy_runtime_api::client::interceptors::context::AfterDeserializationInterceptorContextRef;

@@ -18,7 +18,7 @@ use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
 use super::partial::Partial;
-use super::places::{in_a_place, in_a_place_if};
+use super::places::{with_permit, with_permit_if};
 use super::pods::{PodName, PodView};
 use crate::telemetry::{chain, cut};
 
@@ -81,7 +81,7 @@ impl Cluster {
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
         let call = changed(api.patch(name, &params, &patch));
-        let node = in_a_place_if(&self.nodes, is_wanted, call).await.ok_or(ApiError::Unwanted)??;
+        let node = with_permit_if(&self.nodes, is_wanted, call).await.ok_or(ApiError::Unwanted)??;
         Ok(NodeView::from(&node))
     }
 
@@ -113,7 +113,7 @@ impl Cluster {
             resource_version: Some(node.resource_version.clone()),
         };
         let params = DeleteParams { preconditions: Some(seen), ..DeleteParams::default() };
-        match in_a_place(&self.nodes, changed(api.delete(&node.name, &params))).await {
+        match with_permit(&self.nodes, changed(api.delete(&node.name, &params))).await {
             // The Node as long as it stays, a Status once it is gone.
             Ok(answer) => Ok(answer.left().and_then(|kept| kept.metadata.finalizers).unwrap_or_default()),
             Err(ApiError::NotFound) => Ok(Vec::new()),
@@ -124,7 +124,7 @@ impl Cluster {
     /// A Node as the API server has it now, as far as the program looks at it.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
         let api: Api<Partial<Node>> = Api::all(self.client.clone());
-        let node = in_a_place(&self.nodes, timely(api.get(name))).await?;
+        let node = with_permit(&self.nodes, timely(api.get(name))).await?;
         Ok(NodeView::from(&node))
     }
 
@@ -154,7 +154,7 @@ impl Cluster {
         };
         // Its time counts from when it has a place.
         let call = async { tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await };
-        match in_a_place_if(&self.evictions, is_wanted, call).await {
+        match with_permit_if(&self.evictions, is_wanted, call).await {
             Some(Ok(answer)) => answer,
             Some(Err(_)) => Answer::Unclear(ApiError::TimedOut.to_string()),
             None => Answer::Unsent,
@@ -195,7 +195,7 @@ impl Cluster {
                 Err(error) => Err(error),
             }
         });
-        match in_a_place_if(&self.deletions, is_wanted, call).await {
+        match with_permit_if(&self.deletions, is_wanted, call).await {
             Some(answer) => answer.unwrap_or_else(|error| Answer::Unclear(chain(&error))),
             None => Answer::Unsent,
         }
@@ -212,7 +212,7 @@ impl Cluster {
                 "type": "DisruptionTarget",
                 "status": "True",
                 "reason": "DeletionByEbbtide",
-                "message": "The node is scaled in, and the time for this is over",
+                "message": "The node is scaled in, and time is up for the pod",
                 "lastTransitionTime": Time(now),
             }] },
         });
@@ -226,14 +226,14 @@ impl Cluster {
         let api: Api<Partial<Pod>> = Api::all(self.client.clone());
         // In one page, as the watch lists them.
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = in_a_place(&self.lists, listed(api.list(&on_node))).await?;
+        let pods = with_permit(&self.lists, listed(api.list(&on_node))).await?;
         Ok(pods.items.iter().map(PodView::from).collect())
     }
 
     /// Whether the DaemonSet of this name has this UID now.
     pub async fn has_daemon_set(&self, name: &PodName, uid: &str) -> Result<bool, ApiError> {
         let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &name.namespace);
-        match in_a_place(&self.nodes, timely(api.get_metadata(&name.name))).await {
+        match with_permit(&self.nodes, timely(api.get_metadata(&name.name))).await {
             Ok(found) => Ok(found.metadata.uid.as_deref() == Some(uid)),
             Err(ApiError::NotFound) => Ok(false),
             Err(error) => Err(error),
@@ -246,7 +246,7 @@ impl Cluster {
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = changed(api.patch_metadata(&pod.name, &params, &patch));
-        in_a_place(&self.annotations, call).await?;
+        with_permit(&self.annotations, call).await?;
         Ok(())
     }
 

@@ -18,7 +18,7 @@ const CONNECTED_WITHIN: Duration = Duration::from_secs(5);
 /// Longest wait for all addresses of the API server's name together, without TLS: a dead one that comes first leaves time for the next.
 const REACHED_WITHIN: Duration = Duration::from_secs(4);
 
-/// Who has not acknowledged what it was sent for so long is dead. An API server that waits for a webhook acknowledges.
+/// A peer that acknowledges no data for this long is dead. An API server that waits for a webhook does acknowledge.
 ///
 /// Source: [TCP_USER_TIMEOUT](https://man7.org/linux/man-pages/man7/tcp.7.html).
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);

@@ -227,7 +227,7 @@ impl Election {
             Some(ours) => ours.clone(),
             None => match self.cluster.lease(&self.name).await? {
                 Some(found) => found,
-                // One that has gone says what it said last: its holder may still lead.
+                // A deleted Lease counts as last seen: its holder may still lead.
                 None => Lease {
                     metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
                     spec: self.seen.as_ref().map(|(spec, _)| spec.clone()),

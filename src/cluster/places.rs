@@ -11,20 +11,20 @@ use tokio::time::timeout;
 const HAS_A_PLACE: Duration = Duration::from_secs(10);
 
 /// Makes a call once a place is free, and keeps that until the call is answered, or for [`HAS_A_PLACE`].
-pub(super) async fn in_a_place<T>(places: &Semaphore, call: impl Future<Output = T>) -> T {
+pub(super) async fn with_permit<T>(places: &Semaphore, call: impl Future<Output = T>) -> T {
     // Nobody closes it.
     keeping(places.acquire().await, call).await
 }
 
 /// The same, if the call is wanted when a place is free: that may take minutes. `None`: it was not made.
-pub(super) fn in_a_place_if<T>(
+pub(super) fn with_permit_if<T>(
     places: &Semaphore,
     is_wanted: impl FnOnce() -> bool,
     call: impl Future<Output = T>,
 ) -> impl Future<Output = Option<T>> {
     // Calls are large, and would be in here several times.
     let call = Box::pin(call);
-    in_a_place(places, async { if is_wanted() { Some(call.await) } else { None } })
+    with_permit(places, async { if is_wanted() { Some(call.await) } else { None } })
 }
 
 /// Keeps a place until the call is answered, or for [`HAS_A_PLACE`].

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::places::in_a_place;
+use super::places::with_permit;
 use crate::clock::backoff;
 use crate::telemetry::{Outage, chain};
 
@@ -152,7 +152,7 @@ pub(super) fn in_turn<K>(
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
     let state = (Box::pin(events), lists, false);
     futures::stream::unfold(state, async |(mut events, lists, is_listing)| {
-        let event = if is_listing { in_a_place(&lists, events.next()).await } else { events.next().await }?;
+        let event = if is_listing { with_permit(&lists, events.next()).await } else { events.next().await }?;
         let is_listing = matches!(event, Ok(Event::Init));
         Some((event, (events, lists, is_listing)))
     })

@@ -314,7 +314,7 @@ impl Collector for Ages {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut gauge = encoder.encode_descriptor(
             "ebbtide_watch_age",
-            "How long ago each watch was proved alive: by an event, a bookmark, or its being taken up again",
+            "Time since each watch last showed life: an event, a bookmark, or its renewal",
             Some(&Unit::Seconds),
             MetricType::Gauge,
         )?;

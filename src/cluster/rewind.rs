@@ -84,7 +84,7 @@ impl Rewinds {
                 resource = now.of.plural,
                 version = now.version,
                 before = newest(now),
-                "the API server counts from an older version (etcd was restored from a backup): everything is listed again"
+                "the API server's resource versions went back (etcd was restored from a backup): relisting everything"
             );
             self.newest.lock().clear();
             self.seen.send_modify(|seen| *seen += 1);

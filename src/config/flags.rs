@@ -76,7 +76,7 @@ pub(super) enum Sub {
 pub(super) struct PlanFlags {
     /// Name of the Node.
     pub(super) node: String,
-    /// On whose account it would go.
+    /// Who requests the scale-in.
     #[arg(long, value_name = "CAUSE", value_enum, default_value = "autoscaler")]
     pub(super) cause: Asker,
     #[command(flatten)]
@@ -142,9 +142,9 @@ pub(super) struct ServeFlags {
     /// The private key of --expander-tls-cert, PEM.
     #[arg(long, value_name = "FILE")]
     pub(super) expander_tls_key: Option<String>,
-    /// File with the criteria of the expander, the first that counts first: a line each of capacity, price, interruptions,
-    /// zone-balance, fewest-nodes, and what counts as equal (5%). Read at each call. If not given, all of them in this order,
-    /// price with 5%.
+    /// File with the criteria of the expander, most important first, one a line: capacity, price, interruptions, zone-balance,
+    /// fewest-nodes, each with an optional tolerance (5%). Read at each call. If not given, all of them in this order, price
+    /// with 5%.
     #[arg(long, value_name = "FILE")]
     pub(super) expander_policy: Option<String>,
     /// Publish the expander's choices as Events too, on the ConfigMap of --templates-config-map, at most one a second: true, false.
@@ -229,8 +229,8 @@ pub(super) struct ServeFlags {
     /// --daemonset-flush, up to 30days. none: no limit but the lifecycle hook's. A group's tag ebbtide/drain-timeout beats it.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) drain_timeout: String,
-    /// What becomes of pods that are left at a limit that is only --drain-timeout's: delete, wait (go on under their budgets, and
-    /// name them in an Event). The limits of AWS (a lifecycle hook's, a spot interruption's) delete in any case.
+    /// What to do with pods still there when --drain-timeout ends: delete, wait (keep evicting under their budgets, and name them
+    /// in an Event). At limits set by AWS (a lifecycle hook's, a spot interruption's) pods are always deleted.
     #[arg(long, value_name = "CHOICE", default_value = "delete")]
     pub(super) on_deadline: String,
     /// Evictions a second over all nodes, 0.01 to 1000; nodes take turns. Deadlines never wait for it. none: no limit.

@@ -47,7 +47,7 @@ pub struct Config {
     pub zero_node_startup_time: bool,
     /// Where prices are from; `None`: none are told.
     pub prices: Option<PriceSource>,
-    /// How nodes go. Of the installation only the cluster knows.
+    /// Settings of scale-ins, without the installation.
     pub scale_in: scale_in::Settings,
     /// Time between two evictions, over all nodes; `None`: no limit.
     pub eviction_pause: Option<Duration>,

@@ -49,7 +49,7 @@ impl Reader {
         if !aws.has_spot_prices() {
             tracing::warn!(
                 region = aws.region(),
-                "neither spot nor On-Demand prices are told in USD in this region: all is priced as in us-east-1, unless a tag says otherwise"
+                "AWS's prices are not told in USD in this region: us-east-1 prices are used, unless a tag gives one"
             );
         }
         let (read, listed, outage, list_outage) = Default::default();

@@ -90,9 +90,9 @@ impl Provider {
         Ok(())
     }
 
-    /// A group that AWS does not describe in time, for want of an answer or because it refuses for now, as the last refresh has shown it: if
-    /// that is recent, and shows every size that cluster-autoscaler has had set. Otherwise `error` stays. A larger size that somebody else has set since is undone, and nodes go for it:
-    /// the in-tree provider always goes by what it saw last.
+    /// The group as the last refresh showed it, for when AWS does not describe it in time (no answer, or a transient refusal). Only if that
+    /// refresh is recent and shows every size that cluster-autoscaler has had set; otherwise returns `error`. A larger size that somebody
+    /// else has set since is undone, and nodes go for it: the in-tree provider always goes by what it saw last.
     fn seen_recently(&self, name: &GroupName, error: RpcError) -> Result<Described, RpcError> {
         let passes = match &error {
             RpcError::TimedOut { .. } => true,
@@ -110,7 +110,7 @@ impl Provider {
             group = name.as_str(),
             age_seconds = age.as_secs(),
             error = %chain(&error),
-            "AWS does not describe the group in time: it grows from what the last refresh has shown"
+            "AWS did not describe the group in time: growing it from the size in the last refresh"
         );
         Ok(Described { group: Group::clone(&*group(&view, name)?), larger: None })
     }

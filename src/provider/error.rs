@@ -61,7 +61,7 @@ pub enum RpcError {
         instance: InstanceId,
     },
     /// The instance's Node was deleted a while ago, and containers on it have their grace still.
-    #[error("instance {0} has lost its Node, and its pods have their grace still; nothing was changed")]
+    #[error("the Node of instance {0} is gone, but its pods still have grace; nothing was changed")]
     OutlivesItsNode(InstanceId),
     /// The watch of Nodes is broken, or was a moment ago: the instance may have a Node by now.
     #[error(

@@ -157,7 +157,8 @@ impl RefusedClients {
         );
         registry.register_with_unit(
             "ebbtide_tls_not_after_timestamp",
-            "Unix time of the end of what connections need of each TLS file: the server's own certificate, the last authority; of revocation lists the first",
+            "Unix time at which each TLS file expires: the server's own certificate, the last of the authorities, the first of the \
+            revocation lists",
             Unit::Seconds,
             self.ends.clone(),
         );

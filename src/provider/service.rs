@@ -241,7 +241,11 @@ impl Provider {
             told.retain(|group, _| view.groups.contains_key(group));
         }
         if told.entry(group.clone()).or_default().allow(REMIND_EVERY).is_some() {
-            tracing::warn!(%group, error = %chain(error), "the group has no template: cluster-autoscaler is told of a node that nothing fits on, and does not grow it");
+            tracing::warn!(
+                %group,
+                error = %chain(error),
+                "the group has no template: cluster-autoscaler gets one that no pod fits on, and does not grow the group"
+            );
         }
     }
 

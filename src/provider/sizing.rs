@@ -126,7 +126,7 @@ pub enum SizingError {
     #[error(transparent)]
     Aws(#[from] AwsError),
     /// AWS has not answered an earlier change of its size, which may still come.
-    #[error("an earlier change of its size to {0} had no answer, and may still come for two minutes")]
+    #[error("an earlier change of its size to {0} got no answer; it may take effect for two minutes")]
     MayCome(i32),
     /// Descriptions leave the group out: somebody has deleted it, which the next refresh shows, or they do not show it for the moment.
     #[error("AWS's descriptions of group {0} leave it out; nothing was changed")]

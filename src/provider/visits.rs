@@ -74,7 +74,7 @@ impl Visits {
             self.looked(came);
         } else if came == now {
             tracing::info!(
-                "cluster-autoscaler is answered from groups as they were before it came: AWS has not answered in time"
+                "cluster-autoscaler switched to this replica and gets an older snapshot: AWS did not answer in time"
             );
         }
     }

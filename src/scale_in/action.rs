@@ -23,7 +23,7 @@ pub enum Action {
     Evict(Ask),
     /// Delete a pod regardless of budgets. To a workload it is a disruption, as the condition DisruptionTarget tells.
     Delete(Ask),
-    /// List the pods of these Nodes: a watch that has fallen silent does not show who has come since.
+    /// List the pods of these Nodes: a silent watch may have missed new pods.
     ListPods {
         /// The Nodes.
         nodes: Vec<NodeName>,
@@ -57,8 +57,8 @@ pub enum Action {
         /// The moment that the record notes.
         noted_at: Timestamp,
     },
-    /// Lower the desired capacity by one, unless that would end a live instance: the group by itself took out one that
-    /// cluster-autoscaler had given up.
+    /// Lower the desired capacity by one, unless that would end a live instance: the group itself ended an instance under
+    /// scale-in, and replaces it.
     GiveUpReplacement {
         /// Name of the group.
         group: GroupName,
@@ -81,7 +81,7 @@ pub enum Action {
     },
     /// Let another process lead: our own pod is on the node.
     HandOver,
-    /// Tell others by conditions of the Node how far its drain is.
+    /// Report the drain's progress in the Node's conditions.
     Report(DrainState),
     /// Delete the Node as it was seen, if its instance does not exist any more, and publish an Event.
     DeleteNode {
@@ -127,7 +127,7 @@ pub struct Plan {
     pub waiting: Vec<Waiting>,
     /// When the phase ends at the latest; `None`: nothing limits it.
     pub phase_until: Option<Timestamp>,
-    /// When the first pod that has not been asked to go is deleted, whatever its budgets say; `None`: none is before the phase ends.
+    /// When the first pod not yet asked to go is deleted regardless of budgets; `None`: no pod is before the phase ends.
     pub last_call: Option<Timestamp>,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,

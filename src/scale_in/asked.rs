@@ -1,4 +1,4 @@
-//! What one run remembers of a pod: what it was asked, and what came of that.
+//! One run's memory of a pod: its evictions and deletions, and their outcome.
 
 use std::collections::BTreeSet;
 
@@ -21,12 +21,11 @@ const BLOCKED_FOR_LONG: SignedDuration = SignedDuration::from_secs(30);
 /// fewer tries.
 const PUT_OFF_FOR_EVER_AFTER: u32 = 3;
 
-/// Evictions of a pod that were granted so often, half a minute apart, and of which the watch shows nothing, had no effect.
+/// Evictions granted this often, half a minute apart, had no effect if the watch still shows no deletion.
 const IN_VAIN_AFTER: u32 = 3;
 
 /// What people are told then.
-const IN_VAIN: &str =
-    "granted again and again, and the pod is not deleted: a webhook may make a dry run of it";
+const IN_VAIN: &str = "granted repeatedly, but the pod is not deleted: a webhook may make it a dry run";
 
 /// A pod whose namespace is being deleted is asked again after this time.
 const GOING_ANYWAY: SignedDuration = SignedDuration::from_secs(30);
@@ -47,7 +46,7 @@ pub struct Refusal {
 pub enum Obstacle {
     /// A budget without room.
     Budget,
-    /// Whoever wants to be asked again a little later: flow control, or a webhook.
+    /// Flow control or a webhook wants the request repeated a little later.
     Busy,
     /// Anything else.
     Other,

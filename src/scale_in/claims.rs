@@ -1,4 +1,4 @@
-//! What is believed of a record: whoever may annotate a Node can write one. Pure.
+//! Which records to believe: anybody who may annotate a Node can write one. Pure.
 //!
 //! - Believed: what this worker wrote, and, as far as can be told, what another run of ebbtide wrote. That is what is found after a
 //!   restart, and what is written while another process leads or this one is a dry run.
@@ -51,7 +51,7 @@ pub struct Claims {
     /// The deadline that an earlier run wrote, unless it is AWS's end of the machine, which may be called off.
     inherited: Option<Timestamp>,
     /// Whether the annotation was written, as far as can be told, by somebody other than a run of ebbtide.
-    is_somebodys: bool,
+    is_written_by_others: bool,
     /// The record that somebody has taken off, or written something else over.
     overruled: Option<Record>,
     /// Whether something was written straight over it, rather than after it had been taken off.
@@ -83,8 +83,7 @@ impl Claims {
             self.overruled = None;
         }
         self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
-        // A record says when, and for which instance (a kubelet may have adopted another's Node), unless it was written over the one that
-        // did.
+        // The mark counts unless the record has the time itself, or is another instance's (a kubelet may have adopted its Node).
         let is_silent = |record: &Record| {
             record.terminate_at.is_none() && node.instance.as_ref() == Some(&record.instance)
         };
@@ -101,7 +100,7 @@ impl Claims {
             None => (None, false),
         };
         self.written = written.cloned();
-        self.is_somebodys = false;
+        self.is_written_by_others = false;
         self.is_written_over = is_over_that;
         self.overruled = before.clone().or_else(|| self.overruled.take()).filter(|_| is_marked);
         let Some(written) = written else { return self.ours.clear() };
@@ -129,7 +128,7 @@ impl Claims {
                 record::unreadable(written.text())
             }
             Written::Record(claimed) => {
-                self.is_somebodys = true;
+                self.is_written_by_others = true;
                 let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
                 from_somebody(&claimed, before.as_ref(), told_end, now)
                     .unwrap_or_else(|| record::unreadable(written.text()))
@@ -207,8 +206,8 @@ impl Claims {
     }
 
     /// Whether the annotation was written, as far as can be told, by somebody other than a run of ebbtide.
-    pub fn is_somebodys(&self) -> bool {
-        self.is_somebodys
+    pub fn is_written_by_others(&self) -> bool {
+        self.is_written_by_others
     }
 
     /// The record in the annotation, if something else is believed.
@@ -220,7 +219,7 @@ impl Claims {
 
     /// The same, if it is none of a run of ebbtide.
     pub fn forged(&self) -> Option<&Record> {
-        self.not_believed().filter(|_| self.is_somebodys)
+        self.not_believed().filter(|_| self.is_written_by_others)
     }
 }
 

@@ -176,7 +176,7 @@ pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flu
         .fold(flush.default, Duration::max)
 }
 
-/// What a DaemonSet pod that is asked to go in the flush needs of the time before a limit, the longest of them.
+/// The time before a limit that DaemonSet pods evicted in the flush need: the longest of them.
 pub(super) fn time_to_go<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flush: &Flush) -> Duration {
     let asked =
         daemons.into_iter().filter(|pod| may_hold_the_flush(pod, flush) && daemon(pod) == Daemon::Evict);
@@ -189,7 +189,7 @@ pub(super) fn grace_and_kill(pod: &PodView) -> SignedDuration {
     SignedDuration::from_secs(pod.grace_seconds).saturating_add(SignedDuration::from_secs(5))
 }
 
-/// Whether what a pod asks for may make a flush longer: anybody can claim that his is like a DaemonSet's.
+/// Whether a pod may lengthen the flush: only a real DaemonSet's may, as anybody can claim to be one.
 pub(super) fn may_hold_the_flush(pod: &PodView, flush: &Flush) -> bool {
     matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. }))
         && (flush.namespaces.is_empty() || flush.namespaces.contains(&pod.name.namespace))

@@ -108,8 +108,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nothing is worked on for this Node, for now: it keeps no other waiting, and nobody is told that it waits.
-    pub(super) fn waits_no_more(&self, node: &NodeName) {
+    /// Drops the Node's progress report and its places in queues, as no work on it is under way.
+    pub(super) fn leave_all_queues(&self, node: &NodeName) {
         self.waiting.forget(node);
         self.eviction_rate.leave(node);
         self.load_balancers.leave(node);
@@ -248,9 +248,9 @@ pub(super) fn leaves(
     }
 }
 
-/// Whether the group has the instance back, or will have in a moment, though its record is still there: that is taken off when a
-/// second description shows it in service. A machine that only stops, by AWS's word, is in service until its group finds out, and in a
-/// description from before its release one that is released is as well.
+/// Whether the instance is back in its group, or about to be, although its record is still there (the record comes off when a second
+/// description shows the instance in service). In service does not mean back if the machine only stops, until its group finds out, or
+/// if the description is from before the release.
 fn is_on_its_way_in(
     record: &Record,
     lifecycle: Lifecycle,

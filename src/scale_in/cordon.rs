@@ -56,7 +56,7 @@ fn put_on(s: &Situation<'_>, cordon: &Cordon, plan: &mut Plan) {
     s.patch(plan, node_patch::cordon(s.node, cordon), vec![Action::Announce(event)]);
 }
 
-/// The cordon as notices want it; those that it is for already count until they have lapsed or are called off.
+/// The cordon that notices ask for. Notices in the present cordon count until they lapse or are called off.
 fn wanted(s: &Situation<'_>, cordon: Option<&Cordon>) -> Option<Cordon> {
     let mut reasons = cordon.map(|cordon| cordon.reasons().to_vec()).unwrap_or_default();
     reasons.retain(|reason| {

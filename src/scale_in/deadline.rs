@@ -109,9 +109,8 @@ pub(super) fn released_after(gone: Timestamp, flush: Duration, now: Timestamp) -
     later(gone, KILL_TIME + LATE + signed(MARGIN) + flush).max(later(now, flush + flush))
 }
 
-/// The limit, if a `closer` one of ours is to take nothing from what is on the node. Ours waits for `soonest`, when the node could be
-/// released (unknown until its pods are listed), or for the limit that the record `had`, whichever is first. AWS's (`aws`) comes in any
-/// case.
+/// The limit, if our own `closer` one must not cut pods short: it moves back to `soonest`, when the node could be released (unknown
+/// until its pods are listed), or to the limit that the record `had`, whichever is first. AWS's limit (`aws`) is not moved.
 pub(super) fn spared(
     closer: Timestamp,
     had: Option<Timestamp>,

@@ -73,7 +73,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         }
     }
     if workloads.is_empty() && !late && s.is_relisting {
-        // Who has been bound to the node meanwhile is known only when that is done.
+        // Pods bound to the node meanwhile are known only once the list is in.
         if let Some(limit) = limit {
             plan.wake(limit);
         }
@@ -341,7 +341,7 @@ fn try_eviction(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, pl
 }
 
 /// Whether a pod that a budget keeps is to be tried without the long pause, as its limit is near: an unhealthy pod may need no room, and a
-/// watch of budgets may have fallen silent. Whoever said how long to wait is not hurried.
+/// watch of budgets may have fallen silent. A pause that an answer asked for is kept.
 fn is_urgent(s: &Situation<'_>, asked: &Asked, time: Time, plan: &mut Plan) -> bool {
     let is_near = time.limit.is_some_and(|limit| limit <= later(s.now, NEAR));
     let is_kept = asked.refusal.as_ref().is_some_and(|refusal| refusal.by == Obstacle::Budget);

@@ -266,7 +266,7 @@ pub(super) fn releasing_dead(instance: &str) -> ScaleInEvent {
 /// The instance has left its group.
 pub(super) fn released(instance: &str, group: &str) -> ScaleInEvent {
     let note = format!(
-        "instance {} has left group {}; the Node goes when the cloud controller has seen it terminated",
+        "instance {} has left group {}; the cloud controller deletes the Node once EC2 ends the machine",
         id(instance),
         name(group)
     );
@@ -379,8 +379,8 @@ pub(super) fn termination_unshown(instance: &str, told: Timestamp, again: Timest
 
 /// The API server does not list the node's pods, be it at all or anew since the watch of them broke.
 pub(super) fn waiting_for_a_list() -> ScaleInEvent {
-    let note = "the API server does not list the node's pods: which pods are on it is not known, no more are asked to leave, and it \
-                is not released before its time is up";
+    let note = "the API server does not list the node's pods: until it does, no further pods are evicted, and the node is \
+                not released before its deadline";
     normal(Reason::Waiting, "pods unlisted", note.to_owned())
 }
 
@@ -407,8 +407,8 @@ pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> ScaleInE
 /// All that ebbtide can do for now is done, and the instance's lifecycle hooks are still to come.
 pub(super) fn waiting_for_its_hooks(instance: &str) -> ScaleInEvent {
     let note = format!(
-        "the node is empty, and no lifecycle hook holds instance {} yet: as a rule AWS has its group's load balancers let go of it first, \
-         for as long as their deregistration delay",
+        "the node is empty, and no lifecycle hook holds instance {} yet: AWS usually deregisters it from the group's load \
+         balancers first, which takes their deregistration delay",
         id(instance)
     );
     normal(Reason::Waiting, "its hooks", note)
@@ -436,12 +436,12 @@ impl WaitReason {
             Self::Budget { names, words } if names.is_empty() => format!("a budget: {}", quoted(words, 100)),
             Self::Budget { names, .. } => format!("budget {}", names.join(", ")),
             Self::Budgets(names) => {
-                format!("several budgets, of which an eviction takes one: {}", names.join(", "))
+                format!("several budgets cover it, only one may: {}", names.join(", "))
             }
             Self::Patient => "asked not to be disturbed".to_owned(),
             Self::After(order) => format!("after order {order}"),
             Self::Refused(words) => quoted(words, 100),
-            Self::Rate => "its turn: evictions are limited".to_owned(),
+            Self::Rate => "evictions are rate-limited".to_owned(),
             Self::Queued => "to be evicted".to_owned(),
             Self::Volumes => "to be evicted once volumes are detached".to_owned(),
         }
@@ -451,7 +451,7 @@ impl WaitReason {
 /// The node confirms no exit, and these pods' grace is long over.
 pub(super) fn pods_given_up(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
-        "the node confirms no exit; more than a minute after their grace these pods count as gone: {}",
+        "no kubelet confirms their exit; these pods count as gone, over a minute after their grace: {}",
         list(pods.iter().map(PodName::to_string))
     );
     warning(Reason::PodsGivenUp, "given up", note)
@@ -737,8 +737,8 @@ pub(super) fn adopted(instance: &str) -> ScaleInEvent {
     let instance = id(instance);
     let note = format!(
         "instance {instance} has left its group, and its Node has become Ready again: the kubelet of another machine has its \
-         name now, and has taken the Node over. The Node is back in service. Its provider id is still that of {instance}: delete the Node and restart the other machine's \
-         kubelet, or nobody knows its instance"
+         name now, and has taken the Node over. The Node is back in service, still with the provider id of {instance}: delete the Node \
+         and restart the other machine's kubelet, to register it anew"
     );
     warning(Reason::Returned, "adopted", note)
 }
@@ -806,7 +806,7 @@ pub(super) fn pod_evicted(node: &str, cause: Cause) -> ScaleInEvent {
 /// On a DaemonSet's pod that wants to be asked: it was.
 pub(super) fn daemon_pod_asked(node: &str, cause: Cause) -> ScaleInEvent {
     let text = format!(
-        "node {} is scaled in (cause {cause}), and its last workload has exited: the pod was asked to go, as it wants to be",
+        "node {} is scaled in (cause {cause}), and its last workload has exited: the pod was deleted as its annotation asks",
         cut(node, 253)
     );
     normal(Reason::Evicted, "pod", text)
@@ -815,7 +815,7 @@ pub(super) fn daemon_pod_asked(node: &str, cause: Cause) -> ScaleInEvent {
 /// On a pod: it was deleted because time is up.
 pub(super) fn pod_deleted(node: &str, cause: Cause) -> ScaleInEvent {
     let text = format!(
-        "node {} is scaled in (cause {cause}), and the pod's time there is over: it was deleted, whatever budgets say",
+        "node {} is scaled in (cause {cause}), and time is up for the pod: it was deleted regardless of budgets",
         cut(node, 253)
     );
     warning(Reason::Deleted, "pod", text)

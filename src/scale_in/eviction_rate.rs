@@ -113,7 +113,7 @@ impl EvictionRate {
         }
         queue.first_since = now;
         queue.waiting.rotate_left(1);
-        // Else whoever's place is free next tells.
+        // Else the next call to end wakes the first.
         if self.pause.is_some() || queue.under_way + granted + 1 < AT_ONCE {
             queue.tell_first();
         }

@@ -1,8 +1,7 @@
-//! When the grace of pods ends that are asked to go, by our clock. Pure.
+//! When the grace of a pod that is being deleted ends, by our clock. Pure.
 //!
-//! The API server dates that by its own clock, which we know but for some seconds. That a pod has
-//! been asked, and with how much grace, is seen by a clock that is never set: it was asked by then, and, if it was seen unasked before,
-//! hardly sooner.
+//! The API server dates the end by its own clock, which we know only within some seconds. We note the first sight of the deletion by a
+//! clock that is never set: the deletion came no later and, if the pod was seen without it before, hardly sooner.
 
 use std::collections::BTreeMap;
 

@@ -74,7 +74,7 @@ pub(super) fn effective_limit(
     held: Option<HeldBy<'_>>,
 ) -> Option<Timestamp> {
     let by_rules = deadline::limit(s.our_limit, record, held)?;
-    // What is not believed, as a record with another limit in it, moves none.
+    // A record that is not believed moves no limit.
     if s.memory.claims.not_believed().is_some() {
         return Some(by_rules);
     }

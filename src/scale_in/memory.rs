@@ -25,7 +25,7 @@ use crate::cluster::{Answer, BudgetSeen, DrainState, NodeView, PodView};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
-/// This shortly before AWS ends a machine, its node is not put back into service any more.
+/// This soon before AWS ends a machine, its node is no longer put back into service.
 const TOO_LATE: SignedDuration = SignedDuration::from_mins(5);
 
 /// How far the record's clock and ours may drift apart between two readings. Terminations that two processes note at the same time, as one
@@ -99,7 +99,7 @@ impl Memory {
     /// Whether somebody other than a run of ebbtide has written the record, about an instance that this run has seen in no group of ours:
     /// another replica accepts only what is in one.
     pub fn is_only_claimed(&self) -> bool {
-        self.claims.is_somebodys() && !self.was_seen_in
+        self.claims.is_written_by_others() && !self.was_seen_in
     }
 
     /// The tries of a task.

@@ -162,13 +162,13 @@ impl Metrics {
         );
         registry.register_with_unit(
             "ebbtide_scale_in_phase_duration",
-            "How long phases of scale-ins took that ended; Draining is the drain",
+            "Durations of completed scale-in phases; Draining is the drain",
             Unit::Seconds,
             self.phases.clone(),
         );
         registry.register_with_unit(
             "ebbtide_scale_in_exit_to_release",
-            "Time from the exit of a node's last workload until AWS took the order to end the instance",
+            "Time from the exit of a node's last workload until AWS accepted the instance's release",
             Unit::Seconds,
             self.after_exit.clone(),
         );
@@ -190,7 +190,7 @@ impl Metrics {
         );
         registry.register(
             "ebbtide_scale_in_panics",
-            "Defects that stopped the work on a node; it was taken up again",
+            "Panics of a node's worker, each restarted after a pause",
             self.panics.clone(),
         );
         registry.register(
@@ -323,7 +323,7 @@ impl UnderWay {
         let mut nearest: Option<Duration> = None;
         let now = self.clock.cluster();
         let (board, snapshot) = (self.board.all(), self.groups.latest());
-        // There its record stays, perhaps for days, and it is not to come to an end.
+        // In the warm pool a record may stay for days: that scale-in is not stuck.
         let is_in_the_warm_pool = |record: &Record| {
             let found = snapshot.as_ref().and_then(|snapshot| snapshot.instance(&record.instance));
             found.is_some_and(|(_, instance)| instance.lifecycle == Lifecycle::Warmed)
@@ -380,7 +380,8 @@ impl UnderWay {
         gauges::seconds(
             encoder,
             "ebbtide_scale_in_nearest_limit",
-            "Time until pods of a long drain are deleted whatever their budgets say, the nearest: the first last call, or where that is not known the limit; absent if none has one",
+            "Shortest time until a long drain deletes pods regardless of budgets: its first last call or, where unknown, its limit; \
+            absent if no drain has one",
             nearest,
         )
     }

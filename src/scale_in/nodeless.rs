@@ -21,8 +21,8 @@ const NEVER_REGISTERED: SignedDuration = SignedDuration::from_secs(90);
 /// collector](https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/podgc/gc_controller.go).
 const COLLECTED: SignedDuration = SignedDuration::from_mins(2);
 
-/// How long after its Node has gone a pod is asked to go that its budget or its own wish has kept until then: in less than 40 s it is
-/// collected with two seconds. A Node that is made anew meanwhile, by a kubelet that is restarted, keeps its pods.
+/// How long after the Node is gone we delete a pod that its budget or annotation has kept: within 40 s the garbage collector would
+/// delete it with two seconds of grace. Until then a restarted kubelet may register the Node again, which keeps them.
 const ASKED_AFTER: SignedDuration = SignedDuration::from_secs(20);
 
 /// Grace assumed for pods of which nothing is known, as after a restart: the most that cluster-autoscaler grants by

@@ -1,6 +1,6 @@
-//! Limits how many scale-ins go on at once in a group that people ask for by annotation, or maintenance that is far away. The
-//! others wait, oldest request first, and machines with maintenance after those. What is to be replaced waits also for replacements that have
-//! not come: a group whose launches fail is not emptied.
+//! Limits how many scale-ins requested by annotation, or for maintenance that is far away, go on at once in a group. The others
+//! wait, oldest request first, maintenance last. Nodes to be replaced wait also for replacements that have not come: a group
+//! whose launches fail is not emptied.
 //!
 //! Survives a restart: those under way are counted by their records, a request's annotation says since when it waits, and the notice of
 //! maintenance stays in its queue.
@@ -147,7 +147,7 @@ impl Queue<'_> {
         if stands(id) {
             return Turn::Now;
         }
-        // Who has had a turn that came to nothing is behind those who have had none.
+        // A node whose turn came to nothing goes behind nodes that have had none.
         let place = |id: &InstanceId, since: Option<Timestamp>| {
             (given.get(id).copied(), since.unwrap_or(self.cluster_now).min(self.cluster_now))
         };

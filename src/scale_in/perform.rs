@@ -217,9 +217,9 @@ async fn delete(shared: Arc<Shared>, node: Arc<NodeView>, ask: Ask) -> Outcome {
             }
         }
     }
-    // A place may have been waited for for minutes. Workloads may have come meanwhile, for which DaemonSet pods stay.
+    // The wait for a place may take minutes. If workloads have come meanwhile, DaemonSet pods stay for them.
     let is_so_still = |record: &Record| is_workload || record.phase != Phase::Draining;
-    // Of a workload whose Node has gone in mid-drain the pod is collected in seconds, with less grace than it gets here.
+    // If the Node has gone in mid-drain, the garbage collector deletes a workload's pod in seconds, with less grace.
     let is_wanted = || {
         let now = shared.nodes.get(&node.name);
         let is_left_behind = || is_workload && shared.nodes.whole_for().is_some();
@@ -271,7 +271,11 @@ pub(super) async fn announce_pod(
         Ok(()) => drop(outage.recovered()),
         Err(error) => {
             if outage.failed().is_some() {
-                tracing::warn!(pod = %pod, error = %chain(&error), "Events on pods that are asked to go cannot be published: they go all the same");
+                tracing::warn!(
+                    pod = %pod,
+                    error = %chain(&error),
+                    "Events on evicted pods cannot be published: the pods are evicted all the same"
+                );
             }
         }
     }

@@ -331,7 +331,7 @@ fn is_to_be_drained(s: &Situation<'_>, lifecycle: Lifecycle, expected: &Expected
 }
 
 /// Whether a drain would leave an empty node behind: its group terminates nothing at present, and AWS does not end the machine soon.
-fn is_of_no_use(s: &Situation<'_>, expected: &Expected) -> bool {
+fn would_leave_an_empty_node(s: &Situation<'_>, expected: &Expected) -> bool {
     let ends_by_itself = expected.cause == Cause::StateChange
         || expected.ends_at.is_some_and(|end| !notices::is_far(Some(end), s.now));
     !ends_by_itself && release::keeps_it(s).is_some()
@@ -391,7 +391,7 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
             }
             match s.expected() {
                 Some(expected) if is_to_be_drained(s, *lifecycle, &expected) => {
-                    if is_of_no_use(s, &expected) {
+                    if would_leave_an_empty_node(s, &expected) {
                         s.announce(plan, events::terminates_nothing(group));
                         return cordon::cordon(s, plan);
                     }
@@ -405,7 +405,13 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 }
                 _ if lifecycle.is_node() && has_died_in_its_drain(s, plan) => {
                     let Some(instance) = &s.node.instance else { return };
-                    let record = Record::new(Cause::Autoscaler, group, instance, one_less(s), s.now);
+                    let record = Record::new(
+                        Cause::Autoscaler,
+                        group,
+                        instance,
+                        release_of_surplus_instance(s),
+                        s.now,
+                    );
                     begin(s, record, None, plan);
                 }
                 _ => cordon::cordon(s, plan),
@@ -526,7 +532,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     if let Some(expected) = s.expected()
         && is_to_be_drained(s, *lifecycle, &expected)
         && !notices::may_wait(s.notices, s.now)
-        && !is_of_no_use(s, &expected)
+        && !would_leave_an_empty_node(s, &expected)
     {
         // It goes now, whatever requests are ahead of it.
         return begin_for_notice(s, group, &expected, plan);
@@ -583,14 +589,14 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
     let release = match expected.cause {
         // Whoever stops an instance may have told its group to leave it alone: the group decides what becomes of it.
         Cause::StateChange => Release::CompleteHook,
-        cause if cause == Cause::CapacityEnd || is_drained => one_less(s),
+        cause if cause == Cause::CapacityEnd || is_drained => release_of_surplus_instance(s),
         _ => Release::Terminate,
     };
     begin(s, Record::new(expected.cause, group, instance, release, s.now), None, plan);
 }
 
-/// How an instance goes that is one too many: its group shrinks by it, if it may.
-fn one_less(s: &Situation<'_>) -> Release {
+/// How to release a surplus instance: with a decrement, if the group may shrink.
+fn release_of_surplus_instance(s: &Situation<'_>) -> Release {
     if (s.may_shrink)() { Release::TerminateAndDecrement } else { Release::Terminate }
 }
 

@@ -154,7 +154,14 @@ impl Worker {
         };
         if let Some(outage_seconds) = self.told.terminations.failed() {
             let node = self.name.as_str();
-            tracing::warn!(node, group = group.as_str(), instance = instance.as_str(), outage_seconds, error = %chain(error), "termination failed or not confirmed: what a refresh shows decides");
+            tracing::warn!(
+                node,
+                group = group.as_str(),
+                instance = instance.as_str(),
+                outage_seconds,
+                error = %chain(error),
+                "termination failed or not confirmed: the next refresh decides"
+            );
         }
     }
 
@@ -290,7 +297,7 @@ impl Worker {
         self.memory.failed(&Task::Terminate, self.shared.clock.now(), None);
     }
 
-    /// Who is listed, and not shown by the watch, has come while that was silent, or is shown at any moment.
+    /// A listed pod that the watch has not shown came while the watch was silent, or is about to be shown.
     fn hear_of_pods(&mut self, pods: Result<Vec<PodView>, ApiError>) {
         let now = self.shared.clock.now();
         match pods {
@@ -302,7 +309,7 @@ impl Worker {
                     self.memory.put_off(&Task::ListPods, now, LISTED_ANEW);
                     tracing::info!(
                         node = self.name.as_str(),
-                        "the watch of the node's pods has not shown one that is there: it begins anew, and nothing is released before that"
+                        "the watch of the node's pods has missed a pod: it is restarted, and nothing is released before that"
                     );
                     self.pods.list_anew(&self.nodes);
                 }
@@ -310,7 +317,11 @@ impl Worker {
             Err(error) => {
                 self.memory.failed(&Task::ListPods, now, None);
                 if self.memory.tries(&Task::ListPods).failures == LASTING_AFTER {
-                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "the node's pods cannot be listed before its release, which waits: tried again and again");
+                    tracing::warn!(
+                        node = self.name.as_str(),
+                        error = %chain(&error),
+                        "the node's pods cannot be listed before its release: the release waits; retrying"
+                    );
                 }
             }
         }
@@ -339,7 +350,14 @@ impl Worker {
             None => drop(self.told.heartbeats.recovered()),
             Some(error) => {
                 if let Some(outage_seconds) = self.told.heartbeats.failed() {
-                    tracing::warn!(node = self.name.as_str(), group = group.as_str(), outage_seconds, error = %chain(error), "AWS lets no heartbeat for the group through: the node is drained before its instance is terminated, not while the lifecycle hook holds it");
+                    tracing::warn!(
+                        node = self.name.as_str(),
+                        group = group.as_str(),
+                        outage_seconds,
+                        error = %chain(error),
+                        "AWS refuses heartbeats for the group: the node is drained before its instance is terminated, not under the \
+                        lifecycle hook"
+                    );
                 }
             }
         }

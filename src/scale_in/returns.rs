@@ -19,7 +19,7 @@ const IN_THE_SAME_MOMENT: SignedDuration = SignedDuration::from_secs(5);
 /// A pod that does not tolerate the cordon, and was created this soon after it, was bound by a scheduler whose view of the Nodes lags.
 const BOUND_LATE: SignedDuration = SignedDuration::from_mins(1);
 
-/// Meanwhile whoever comes back again and again is asked so long after it came: its owner may bind it by name.
+/// Within that time, a pod that keeps coming back is evicted this long after creation: its owner may bind it.
 const PACE: SignedDuration = SignedDuration::from_secs(5);
 
 /// After this many pods that tolerate the cordon and came after the request, the next ones count as coming for ever.

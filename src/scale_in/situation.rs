@@ -296,7 +296,7 @@ impl Situation<'_> {
         Some(later(self.ours(since), lost))
     }
 
-    /// Whether this silence is the node's own. If most around it are silent, it is that they cannot be heard, and the machines run on.
+    /// Whether only this node is silent. If most nodes around it are, they are just unreachable, and the machines run on.
     fn is_for_itself(&self, node: &NodeView) -> bool {
         !self.are_kubelets_cut_off || self.lost_at(node).is_some_and(|at| at <= self.now)
     }

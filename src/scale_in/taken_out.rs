@@ -1,7 +1,7 @@
 //! Whether a group takes an instance out by itself by now, or somebody has set it aside: asked before a termination that lowers the desired
 //! capacity.
 //!
-//! AWS lowers it for an instance that it does not count any more all the same, and a healthy one goes for that. The last refresh may be a minute
+//! AWS lowers the capacity even for an instance that it no longer counts, and then ends a healthy one. The last refresh may be a minute
 //! old. One description serves all terminations in a group that wait for it.
 
 use std::collections::BTreeMap;

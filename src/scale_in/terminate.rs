@@ -156,17 +156,21 @@ pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName) {
         Ok(true) => {
             tracing::info!(
                 group = group.as_str(),
-                "the group itself took out an instance that was to go: desired capacity lowered, no replacement comes"
+                "the group itself removed an instance under scale-in: desired capacity lowered, no replacement launches"
             );
         }
         Ok(false) => {
             tracing::info!(
                 group = group.as_str(),
-                "the group itself took out an instance that was to go: its replacement is there already and stays"
+                "the group itself removed an instance under scale-in: its replacement runs already and stays"
             );
         }
         Err(error) => {
-            tracing::warn!(group = group.as_str(), error = %chain(&error), "the group itself took out an instance that was to go, and desired capacity could not be lowered: a replacement may come");
+            tracing::warn!(
+                group = group.as_str(),
+                error = %chain(&error),
+                "the group itself removed an instance under scale-in, and desired capacity could not be lowered: a replacement may launch"
+            );
         }
     }
 }

@@ -61,7 +61,7 @@ pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: Recor
     let follow = shared.nodes.follow(&name);
     Worker::new(Arc::clone(&shared), name.clone(), record_seen, at_start).run(&follow).await;
     shared.nodes.forget(&name);
-    shared.waits_no_more(&name);
+    shared.leave_all_queues(&name);
     shared.history.forget(&name);
 }
 
@@ -212,12 +212,12 @@ impl Worker {
                 Ok(()) = leadership.changed() => {}
                 () = shared.clock.sleep_until_some(wake_at) => {}
             }
-            self.take_in_what_is_there();
+            self.take_in_pending_events();
             let _ = (follow.notified().now_or_never(), eviction_slot_free.notified().now_or_never());
         }
         // Lists under way are of no use any more, and take places that calls still to be answered may be waiting for.
         self.pods.end_watches();
-        self.hear_out().await;
+        self.await_pending_answers().await;
     }
 
     /// Whether the node's scale-in is in this phase.
@@ -227,7 +227,7 @@ impl Worker {
     }
 
     /// Takes in every outcome and every event that is there: one plan is made of all.
-    fn take_in_what_is_there(&mut self) {
+    fn take_in_pending_events(&mut self) {
         while let Some(Some(outcome)) = self.running.next().now_or_never() {
             self.remember(outcome);
         }
@@ -377,7 +377,7 @@ impl Worker {
         if let Some((node, deleted)) = self.last.clone().zip(self.memory.once_gone.take()) {
             self.start(&node, Action::Announce(deleted));
         }
-        self.shared.waits_no_more(&self.name);
+        self.shared.leave_all_queues(&self.name);
         *self.gone.insert(now)
     }
 
@@ -584,7 +584,7 @@ impl Worker {
     }
 
     /// Awaits answers still out. Starts nothing new, except what was to follow a write that has now succeeded.
-    async fn hear_out(&mut self) {
+    async fn await_pending_answers(&mut self) {
         while let Some(outcome) = self.running.next().await {
             self.remember(outcome);
         }

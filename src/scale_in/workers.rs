@@ -77,7 +77,7 @@ async fn work(shared: Arc<Shared>, name: NodeName, at_start: bool) -> NodeName {
 async fn rest(shared: &Arc<Shared>, name: &NodeName, panics: u32, words: &str) {
     let pause = backoff(panics, FIRST_PAUSE, LONGEST_PAUSE);
     shared.metrics.panicked();
-    shared.waits_no_more(name);
+    shared.leave_all_queues(name);
     tracing::error!(panic = words, pause = ?pause, "a defect of ebbtide stopped the work on a node: taken up again after a pause");
     if let Some(node) = shared.nodes.get(name) {
         announce(Arc::clone(shared), node, events::failed(words, pause)).await;
@@ -89,7 +89,7 @@ async fn rest(shared: &Arc<Shared>, name: &NodeName, panics: u32, words: &str) {
 /// there is a record to the heartbeats after the Node is gone.
 fn span(shared: &Shared, name: &NodeName) -> Span {
     let instance = shared.nodes.get(name).and_then(|node| node.instance.clone());
-    // Of the severest level, so that --log-level takes it from no line.
+    // At the severest level, so that --log-level drops it from no line.
     tracing::error_span!("scale_in", node = name.as_str(), instance = instance.as_deref())
 }
 

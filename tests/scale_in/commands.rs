@@ -271,7 +271,7 @@ async fn of_a_pod_whose_eviction_is_refused_a_kubeconfig_tells_no_more_than_it_k
     let now = scene.world.clock.now();
     let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
     let wide = status::render(&told, Output::Wide, Style::default(), now);
-    assert!(wide.contains("default/web: has not gone; why: Event ScaleInBlocked"), "{wide}");
+    assert!(wide.contains("default/web: has not gone; see Event ScaleInBlocked"), "{wide}");
     assert!(!notes(&scene.world, &machine, "ScaleInBlocked").is_empty());
 }
 
@@ -289,7 +289,7 @@ async fn two_budgets_over_one_pod_are_refused_for_good_and_told_so_by_both() {
     assert_eq!(command, leader);
     let table = status_table(&scene).await;
     assert!(
-        table.contains("several budgets, of which an eviction takes one: default/web, default/web-too"),
+        table.contains("several budgets cover it, only one may: default/web, default/web-too"),
         "{table}"
     );
 }

@@ -82,7 +82,7 @@ async fn a_group_without_a_hook_has_one_seconds_after_its_first_refresh_and_lose
     assert_eq!(puts(&scene.world, "web").len(), 1, "nothing is lacking");
     assert_eq!(hooks(&scene.world, "web").await, [ours("web", false)]);
     assert_eq!(scene.world.aws.calls(UPDATE), 0);
-    assert_eq!(told(&log, "the group had no lifecycle hook of ours: it has now"), 1, "{}", log.text());
+    assert_eq!(told(&log, "the group had no lifecycle hook of ours: created"), 1, "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,8 +126,8 @@ async fn a_hook_that_somebody_deletes_or_changes_is_put_right_within_two_refresh
     let launching = HookSpec::launching("ebbtide").heartbeat(300);
     let slow = HookSpec::terminating("ebbtide").heartbeat(3600).by_default(HookResult::Continue);
     let abandons = HookSpec::terminating("ebbtide").heartbeat(300).by_default(HookResult::Abandon);
-    let deleted = "somebody had deleted the group's lifecycle hook: it is there again";
-    let changed = "the group's lifecycle hook was not as configured: it is now";
+    let deleted = "somebody had deleted the group's lifecycle hook: created again";
+    let changed = "the group's lifecycle hook was not as configured: corrected";
     for (change, words) in
         [(None, deleted), (Some(launching), deleted), (Some(slow), changed), (Some(abandons), changed)]
     {
@@ -313,7 +313,7 @@ async fn while_aws_does_not_say_what_hooks_there_are_none_is_put_and_none_taken_
     assert_eq!(puts(&scene.world, "web"), []);
     scene.until(|w| !puts(w, "web").is_empty()).await;
     scene.pass_some(seconds(60)).await;
-    assert_eq!(told(&log, "the group had no lifecycle hook of ours: it has now"), 1, "{}", log.text());
+    assert_eq!(told(&log, "the group had no lifecycle hook of ours: created"), 1, "{}", log.text());
     assert_eq!(told(&log, "somebody had deleted"), 0);
 }
 

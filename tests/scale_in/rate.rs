@@ -35,7 +35,7 @@ async fn evictions_of_all_nodes_keep_to_the_rate_and_nodes_take_turns() {
     scene.delete(&machines[..3]).await.expect("accepted");
     scene.pass_some(seconds(70)).await;
     let told = notes(&scene.world, &machines[0], "ScaleInWaiting");
-    assert!(told.iter().any(|note| note.contains("(its turn: evictions are limited)")), "{told:?}");
+    assert!(told.iter().any(|note| note.contains("(evictions are rate-limited)")), "{told:?}");
     for machine in &machines[..3] {
         scene.until_gone(machine).await;
         scene.assert_left_well(machine);

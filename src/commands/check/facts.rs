@@ -106,7 +106,7 @@ pub struct GroupFacts {
     pub template_error: Option<String>,
     /// The longest grace of a workload on its nodes, if there is one and could be read.
     pub longest_grace: Option<(Duration, PodName)>,
-    /// Pods on its nodes that ask ebbtide not to be disturbed, and cluster-autoscaler nothing.
+    /// Pods on its nodes that ask only ebbtide, not cluster-autoscaler, not to be disturbed.
     pub asking_us_alone: Vec<PodName>,
     /// Pods on its nodes with annotations that mean nothing, each with one of those.
     pub unreadable: Vec<(PodName, &'static str)>,

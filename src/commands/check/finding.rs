@@ -1,4 +1,4 @@
-//! Something found: what all that looks for something gives back.
+//! A finding: what every check returns.
 
 use std::time::Duration;
 

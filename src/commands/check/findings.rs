@@ -103,7 +103,7 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
         Err(error) => {
             let fix = "see the way to Elastic Load Balancing (in a private network its VPC endpoint), or take --wait-for-load-balancers off";
             let text = format!(
-                "their targets could not be read: every node waits for as long as connections may live: {}",
+                "their targets could not be read: every release waits for the deregistration delay: {}",
                 chain(error)
             );
             add(found, Severity::Error, "aws", "load balancers", text, fix);
@@ -180,8 +180,7 @@ fn provider_ids(facts: &Facts, found: &mut Vec<Finding>) {
 /// Whether the graces of pods are known, which [`hook`] and [`settings`] hold against hooks and deadlines.
 fn graces(facts: &Facts, found: &mut Vec<Finding>) {
     if let Err(error) = &facts.graces {
-        let text =
-            format!("could not be read: no grace of theirs was held against hooks and deadlines: {error}");
+        let text = format!("could not be read: graces were not checked against hooks and deadlines: {error}");
         let fix = "run it again; if it stays so, see that the API server can be reached, and the findings about rights";
         add(found, Severity::Warning, "deadlines", "Nodes and pods", text, fix);
     }
@@ -228,7 +227,8 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
         add(found, Severity::Note, "hooks", name, text, "nothing, unless that hook is left over");
     }
     if hooks.others_abandon && group.asg.retains {
-        let text = "the group retains instances whose hook is abandoned, and the time-out of somebody else's hook abandons: whom its owner forgets is kept, and kept again when it is ended";
+        let text = "the group retains instances whose hook is abandoned, and somebody else's hook times out with ABANDON: an instance its \
+            owner forgets is kept, and kept again when ended";
         let fix = "that hook's default result CONTINUE, or the hook taken off if it is left over";
         add(found, Severity::Warning, "hooks", name, text, fix);
     }
@@ -252,7 +252,7 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     }
     if group.asg.retains && group.asg.warm_pool.is_some() {
         if hook.abandons {
-            let text = "the group retains instances whose hook is abandoned, those of its warm pool as well, and nobody ends these";
+            let text = "the group retains instances whose hook is abandoned, even in its warm pool, where nobody terminates them";
             let fix = "set the hook's default result to CONTINUE, or --manage-lifecycle-hooks";
             add(found, Severity::Warning, "hooks", name, text, fix);
         } else {
@@ -261,7 +261,7 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
             add(found, Severity::Note, "hooks", name, text, fix);
         }
     } else if group.asg.retains && !hook.abandons && can_retain(&group.asg, hooks) {
-        let text = "the group retains instances whose hook is abandoned, and the hook's default result is CONTINUE: it never is";
+        let text = "the group retains instances whose hook is abandoned, but the hook's default result is CONTINUE: none is";
         let fix = "set the hook's default result to ABANDON, or --manage-lifecycle-hooks=retain";
         add(found, Severity::Warning, "hooks", name, text, fix);
     }
@@ -309,7 +309,8 @@ fn settings(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
         add(found, Severity::Warning, "groups", name, text, fix);
     }
     if asg.ends_unhealthy_targets {
-        let text = "ends instances that its load balancer finds unhealthy: where it asks kube-proxy (port 10256), nodes that drain are, and are replaced in mid-drain";
+        let text = "ends instances that its load balancer finds unhealthy: if that checks kube-proxy (port 10256), draining nodes fail \
+            and are replaced in mid-drain";
         let fix = format!(
             "aws autoscaling update-auto-scaling-group --auto-scaling-group-name {name} --health-check-type EC2, \
              or a health check that does not ask kube-proxy"
@@ -439,11 +440,14 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
         say(Severity::Warning, text, &format!("--max-scale-down-parallelism={}", at_once.saturating_mul(2)));
     }
     if flag(container, "node-info-cache-expire-time").is_none() {
-        let text = "takes a group at zero for what its last node was, whatever its launch template or tags say since".to_owned();
+        let text =
+            "models a group at zero on its last node, even after its launch template or tags have changed"
+                .to_owned();
         say(Severity::Note, text, "--node-info-cache-expire-time=10m");
     }
     if flag(container, "node-deletion-batcher-interval").is_some_and(|interval| !is_zero(interval)) {
-        let text = "gathers the nodes that it has emptied before it asks for them: one that leaves its group meanwhile costs all of them their scale-in".to_owned();
+        let text = "batches emptied nodes before it calls DeleteNodes: one that leaves its group meanwhile costs all of them their \
+            scale-in".to_owned();
         say(Severity::Warning, text, "--node-deletion-batcher-interval=0s, or leave it out");
     }
     for name in ["force-delete-unregistered-nodes", "force-delete-failed-nodes"] {

@@ -85,8 +85,7 @@ fn queue(url: &str, queue: &QueueAttributes, found: &mut Vec<Finding>) {
         }
         Some(_) => {}
         None => {
-            let text =
-                "has no dead-letter queue: what is never worked off is lost without a trace".to_owned();
+            let text = "has no dead-letter queue: messages never handled are lost without a trace".to_owned();
             say(Severity::Note, text, "a redrive policy with a maxReceiveCount of 1000, and an alarm");
         }
     }

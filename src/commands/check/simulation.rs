@@ -1,5 +1,5 @@
-//! What AWS allows of what cannot be asked without effect: EC2 Auto Scaling and SQS have no dry run. IAM can simulate it, which
-//! takes a right that this program has no other use for: whoever has it is told the command.
+//! Whether AWS would allow writes that cannot be tried: EC2 Auto Scaling and SQS have no dry run. IAM can simulate them, with a right
+//! that this program does not otherwise need: people who have it are given the command.
 
 use super::facts::Facts;
 use super::finding::{Finding, Severity, add};

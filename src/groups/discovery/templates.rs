@@ -266,8 +266,8 @@ impl Templates {
                     group = group.as_str(),
                     device,
                     tag = format!("{}resources/{device}", tags::PREFIX),
-                    "the group's nodes have not shown a device that EC2 lists for their type: the template promises it all the same. \
-                     If it is not to come, set the tag to 0"
+                    "the group's nodes lack a device that EC2 lists for their type: the template still has it. \
+                     If they are meant to lack it, set the tag to 0"
                 );
             }
         }

@@ -71,7 +71,8 @@ impl Warnings {
         for group in newly(&mut self.unselected, groups) {
             tracing::warn!(
                 group = group.as_str(),
-                "the group's tags do not select it any more: it is no node group of cluster-autoscaler's, and what it ends from now on is not drained, nor held by heartbeats"
+                "the group's tags do not select it any more: cluster-autoscaler loses the node group, and instances that it ends from now \
+                on are neither drained nor held"
             );
         }
     }

@@ -82,7 +82,7 @@ impl Collector for Age {
         gauges::seconds(
             &mut encoder,
             "ebbtide_launch_age",
-            "Since a refresh has shown an instance that had come into a group, or since the process began",
+            "Time since a refresh last showed a new instance in a group, or since the process started",
             elapsed(came, self.0.clock.now()),
         )
     }

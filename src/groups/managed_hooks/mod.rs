@@ -282,7 +282,7 @@ impl Progress {
                 group = name,
                 outage_seconds,
                 "AWS accepted that the group keeps instances whose lifecycle hook times out, but does not show it: \
-                 they are taken to be terminated then"
+                 assuming that it terminates them"
             );
         }
         false
@@ -307,7 +307,7 @@ impl Progress {
                         result,
                         before_seconds = before.heartbeat_timeout.as_secs(),
                         before_result = before.default_result(),
-                        "the group's lifecycle hook was not as configured: it is now"
+                        "the group's lifecycle hook was not as configured: corrected"
                     );
                 } else if was_deleted {
                     tracing::warn!(
@@ -315,7 +315,7 @@ impl Progress {
                         hook,
                         heartbeat_seconds,
                         result,
-                        "somebody had deleted the group's lifecycle hook: it is there again"
+                        "somebody had deleted the group's lifecycle hook: created again"
                     );
                 } else {
                     tracing::info!(
@@ -323,7 +323,7 @@ impl Progress {
                         hook,
                         heartbeat_seconds,
                         result,
-                        "the group had no lifecycle hook of ours: it has now"
+                        "the group had no lifecycle hook of ours: created"
                     );
                 }
             }
@@ -348,13 +348,13 @@ impl Attempts {
                 group,
                 outage_seconds,
                 error,
-                "cannot have the group keep instances whose lifecycle hook times out: they are terminated then"
+                "cannot have the group keep instances whose lifecycle hook times out: it terminates them"
             ),
             Step::LookUp | Step::Put { .. } => tracing::warn!(
                 group,
                 outage_seconds,
                 error,
-                "cannot give the group its lifecycle hook: what it terminates by itself may go undrained"
+                "cannot give the group its lifecycle hook: its own terminations may go undrained"
             ),
         }
     }

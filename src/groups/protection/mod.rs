@@ -233,7 +233,7 @@ impl Protection {
         }
         if let Some(late) = self.late_size(group, seen.desired) {
             return Err(in_progress(format!(
-                "an earlier change of its desired capacity to {late} had no answer, and may still come"
+                "an earlier change of its desired capacity to {late} got no answer; it may take effect"
             )));
         }
         let (now, view) = (self.clock.now(), self.groups.latest());

@@ -135,7 +135,7 @@ impl Changes {
         if let Change::Desired { group, from, to } = &change
             && to < from
         {
-            self.lower_what_nothing_has_shown(group, *to);
+            self.lower_unseen_raises(group, *to);
         }
         self.push_as(at, change, view, is_raise);
     }
@@ -162,8 +162,8 @@ impl Changes {
         self.0.push(Accepted { at, change, before, is_unseen_raise });
     }
 
-    /// Of raises that no description has shown yet, less is left.
-    fn lower_what_nothing_has_shown(&mut self, group: &GroupName, size: i32) {
+    /// Lowers raises to `size` that no description has shown yet.
+    fn lower_unseen_raises(&mut self, group: &GroupName, size: i32) {
         for earlier in self.0.iter_mut().filter(|earlier| earlier.is_unseen_raise) {
             if let Change::Desired { group: of, from, to } = &mut earlier.change
                 && of == group

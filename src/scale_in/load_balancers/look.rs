@@ -57,7 +57,11 @@ fn failed(shared: &Shared, error: &AwsError, outage: &mut Outage) -> Duration {
         if is_denied {
             tracing::warn!(outage_seconds, error = %chain(error), "AWS denies reading which instances load balancers reach (deploy/aws/iam/load-balancers.json): no instance waits for them");
         } else {
-            tracing::warn!(outage_seconds, error = %chain(error), "AWS does not say which instances load balancers reach: tried again, instances wait for as long as connections may live");
+            tracing::warn!(
+                outage_seconds,
+                error = %chain(error),
+                "AWS does not say which instances load balancers reach: retrying; releases wait for the deregistration delay"
+            );
         }
     }
     if is_denied {

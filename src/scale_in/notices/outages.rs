@@ -53,8 +53,8 @@ impl Outages {
             &mut self.groups,
             queue,
             failed,
-            "groups could not be read because of a lifecycle action: tried again, and seen by the next refresh",
-            "groups can be read again because of lifecycle actions",
+            "groups named in lifecycle actions could not be read: retrying; the next refresh reads them too",
+            "groups named in lifecycle actions can be read again",
         );
     }
 }

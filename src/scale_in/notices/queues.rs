@@ -109,7 +109,7 @@ impl Collector for Status {
         )?;
         gauge(
             "ebbtide_queue_messages",
-            "Messages of a queue that were read and wait for what they ask to be on record",
+            "Messages read from a queue whose scale-ins or cordons are not yet on record",
             None,
             &|queue| queue.messages as f64,
         )?;

@@ -8,14 +8,14 @@ use crate::scale_in::record::{Phase, Record};
 /// Another replica accepts only what is in a group of ours.
 #[test]
 fn a_record_of_somebody_else_drains_nothing_that_is_in_no_group_of_ours() {
-    for (is_somebodys, was_seen, asked) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
+    for (is_written_by_others, was_seen, asked) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
         let mut scene = node().by_autoscaler().with(pod("web"));
-        scene.from_another_run = !is_somebodys;
+        scene.from_another_run = !is_written_by_others;
         if was_seen {
             scene.memory.note_membership(&scene.instance);
         }
         scene.instance = Membership::Elsewhere { seen: at(0) };
-        assert_eq!(evictions(&scene.plan()).len(), asked, "{is_somebodys} {was_seen}");
+        assert_eq!(evictions(&scene.plan()).len(), asked, "{is_written_by_others} {was_seen}");
     }
 }
 

@@ -135,7 +135,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInReleased",
-        "instance i-1 has left group \"web\"; the Node goes when the cloud controller has seen it terminated",
+        "instance i-1 has left group \"web\"; the cloud controller deletes the Node once EC2 ends the machine",
     ),
     (
         "Normal",
@@ -180,7 +180,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInWaiting",
-        "the node is empty, and no lifecycle hook holds instance i-1 yet: as a rule AWS has its group's load balancers let go of it first, for as long as their deregistration delay",
+        "the node is empty, and no lifecycle hook holds instance i-1 yet: AWS usually deregisters it from the group's load balancers first, which takes their deregistration delay",
     ),
     (
         "Normal",
@@ -195,7 +195,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInWaiting",
-        "the API server does not list the node's pods: which pods are on it is not known, no more are asked to leave, and it is not released before its time is up",
+        "the API server does not list the node's pods: until it does, no further pods are evicted, and the node is not released before its deadline",
     ),
     (
         "Warning",
@@ -205,7 +205,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInPodsGivenUp",
-        "the node confirms no exit; more than a minute after their grace these pods count as gone: shop/web-1, shop/web-2",
+        "no kubelet confirms their exit; these pods count as gone, over a minute after their grace: shop/web-1, shop/web-2",
     ),
     (
         "Warning",
@@ -342,7 +342,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInReturned",
-        "instance i-1 has left its group, and its Node has become Ready again: the kubelet of another machine has its name now, and has taken the Node over. The Node is back in service. Its provider id is still that of i-1: delete the Node and restart the other machine's kubelet, or nobody knows its instance",
+        "instance i-1 has left its group, and its Node has become Ready again: the kubelet of another machine has its name now, and has taken the Node over. The Node is back in service, still with the provider id of i-1: delete the Node and restart the other machine's kubelet, to register it anew",
     ),
     (
         "Warning",
@@ -383,12 +383,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInEvicted",
-        "node n1 is scaled in (cause operator), and its last workload has exited: the pod was asked to go, as it wants to be",
+        "node n1 is scaled in (cause operator), and its last workload has exited: the pod was deleted as its annotation asks",
     ),
     (
         "Warning",
         "ScaleInDeleted",
-        "node n1 is scaled in (cause spot-interruption), and the pod's time there is over: it was deleted, whatever budgets say",
+        "node n1 is scaled in (cause spot-interruption), and time is up for the pod: it was deleted regardless of budgets",
     ),
 ];
 
@@ -435,7 +435,7 @@ fn no_event_is_cut_whatever_people_have_written() {
         (Reason::SeveralNodes, "Delete those that are not the machine's"),
         (Reason::NotUnderstood, "take the annotation off to cancel"),
         (Reason::NotPossible, "annotate the node with ebbtide/scale-in=replace to have it replaced"),
-        (Reason::Returned, "or nobody knows its instance"),
+        (Reason::Returned, "to register it anew"),
     ]);
     let all = every_event(&endless, &endless, &pods, &endless, &endless);
     for event in &all {

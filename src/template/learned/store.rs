@@ -120,7 +120,7 @@ impl LearnedStore {
         if known.as_deref().is_some_and(has_seen) && !learned.as_ref().is_some_and(has_seen) {
             tracing::info!(
                 group = group.name.as_str(),
-                "launch template changed: forgetting what was learned of the group's nodes, but for their memory and what EKS says"
+                "launch template changed: forgetting what was learned of the group's nodes, except memory and EKS's answer"
             );
         }
         let Some(learned) = learned else {
