@@ -216,6 +216,11 @@ impl NodeView {
         self.cordon.as_ref().filter(|_| self.unschedulable && self.scale_in().is_none())
     }
 
+    /// Whether the cloud controller says that the machine is off: nothing runs there.
+    pub fn is_off(&self) -> bool {
+        self.ready == Ready::Unknown && self.taint(names::SHUT_DOWN).is_some()
+    }
+
     /// The taint of this key, if the Node carries it.
     pub fn taint(&self, key: &str) -> Option<&Taint> {
         self.taints.iter().find(|taint| taint.key == key)

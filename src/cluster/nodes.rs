@@ -166,7 +166,7 @@ impl Nodes {
         group: impl IntoIterator<Item = &'a InstanceId>,
         then: Timestamp,
     ) -> bool {
-        if node.ready != Ready::Unknown || node.taint(names::SHUT_DOWN).is_some() {
+        if node.ready != Ready::Unknown || node.is_off() {
             return false;
         }
         let inner = self.inner.lock();

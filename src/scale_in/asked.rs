@@ -27,6 +27,9 @@ const IN_VAIN_AFTER: u32 = 3;
 /// What people are told then.
 const IN_VAIN: &str = "granted repeatedly, but the pod is not deleted: a webhook may make it a dry run";
 
+/// The same where evictions are refused because the namespace is being deleted, and the pod with it.
+const NAMESPACE_STAYS: &str = "its namespace is being deleted, but the pod is not: a webhook may refuse the namespace controller's request";
+
 /// A pod whose namespace is being deleted is asked again after this time.
 const GOING_ANYWAY: SignedDuration = SignedDuration::from_secs(30);
 
@@ -65,7 +68,7 @@ pub struct Asked {
     pub to_go: Option<Timestamp>,
     /// Why it was not evicted.
     pub refusal: Option<Refusal>,
-    /// How often its eviction was granted.
+    /// How often its eviction was granted, or needless.
     granted: u32,
     /// How often in a row it was put off.
     put_off: u32,
@@ -109,16 +112,13 @@ impl Asked {
         }
         let (text, by, pause) = match answer {
             Answer::Going | Answer::Gone => {
-                self.granted += 1;
-                let in_vain =
-                    || Refusal { budgets: Vec::new(), text: IN_VAIN.to_owned(), by: Obstacle::Other };
-                self.refusal = (self.granted >= IN_VAIN_AFTER).then(in_vain);
+                self.note_granted(IN_VAIN);
                 self.to_go = Some(now);
                 return self.eviction.worked(now);
             }
             Answer::GoingAnyway => {
-                // Whoever deletes the namespace will ask the pod to go, but has not yet.
-                self.refusal = None;
+                // The namespace controller deletes the pod, but has not yet.
+                self.note_granted(NAMESPACE_STAYS);
                 return self.eviction.put_off(now, GOING_ANYWAY);
             }
             Answer::Busy(pause, text) => {
@@ -145,6 +145,13 @@ impl Asked {
         };
         self.refusal = Some(Refusal { budgets, text, by });
         self.eviction.failed(now, pause);
+    }
+
+    /// Notes an eviction that was granted, or needless; `in_vain`: what people are told if that has had no effect again and again.
+    fn note_granted(&mut self, in_vain: &str) {
+        self.granted += 1;
+        let told = || Refusal { budgets: Vec::new(), text: in_vain.to_owned(), by: Obstacle::Other };
+        self.refusal = (self.granted >= IN_VAIN_AFTER).then(told);
     }
 
     /// Notes the API server's answer to the deletion.

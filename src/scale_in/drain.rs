@@ -79,7 +79,10 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         }
         return release::announce_unlisted(s, &record, plan);
     }
-    if workloads.is_empty() && !late && release::awaits_heartbeat(s, plan) {
+    if workloads.is_empty() && !late && (s.awaits_daemon_sets() || release::awaits_heartbeat(s, plan)) {
+        if let Some(limit) = limit {
+            plan.wake(limit);
+        }
         return;
     }
     if workloads.is_empty() || late {
@@ -214,6 +217,9 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
     if cut_at_last_call(s, record, candidate, s.now, plan) {
         return refused(s, pod).unwrap_or(WaitReason::Queued);
     }
+    if delete_from_lost_machine(s, record, pod, plan) {
+        return refused(s, pod).unwrap_or(WaitReason::Queued);
+    }
     if class == Class::Patient {
         return WaitReason::Patient;
     }
@@ -268,6 +274,17 @@ fn cut_at_last_call(
         return false;
     }
     let grace = grace_to_ask(Some(limit), pod.grace_seconds, asked_at);
+    s.attempt(plan, &s.memory.of(&pod.uid).deletion, || delete(s, record, pod, grace));
+    true
+}
+
+/// Deletes a pod that is kept, as by a budget, though its machine is lost: it is to start elsewhere, and the taint manager deletes pods of
+/// lost machines as well, whatever their budgets. Returns whether it does.
+fn delete_from_lost_machine(s: &Situation<'_>, record: &Record, pod: &PodView, plan: &mut Plan) -> bool {
+    if s.lost_at(s.node_of(pod)).is_none_or(|at| at > s.now) || !was_tried(s, pod, plan) {
+        return false;
+    }
+    let grace = grace_to_ask(None, pod.grace_seconds, s.now);
     s.attempt(plan, &s.memory.of(&pod.uid).deletion, || delete(s, record, pod, grace));
     true
 }

@@ -451,7 +451,7 @@ impl WaitReason {
 /// The node confirms no exit, and these pods' grace is long over.
 pub(super) fn pods_given_up(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
-        "no kubelet confirms their exit; these pods count as gone, over a minute after their grace: {}",
+        "no kubelet confirms their exit, and their grace ended a minute ago or the machine is off: these pods count as gone: {}",
         list(pods.iter().map(PodName::to_string))
     );
     warning(Reason::PodsGivenUp, "given up", note)

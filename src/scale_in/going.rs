@@ -13,9 +13,14 @@ use crate::cluster::PodView;
 /// How late a deletion may be seen, or by how much the API server's clock and ours may differ, without harm.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(30);
 
-/// The pods of a node, by UID.
+/// The pods of a node that have not ended.
 #[derive(Clone, Debug, Default)]
-pub struct Going(BTreeMap<String, Option<Seen>>);
+pub struct Going {
+    /// By UID; `None`: not being deleted.
+    pods: BTreeMap<String, Option<Seen>>,
+    /// When the exit of one that was being deleted was confirmed last.
+    confirmed_at: Option<Timestamp>,
+}
 
 /// A deletion.
 #[derive(Clone, Copy, Debug)]
@@ -30,14 +35,17 @@ struct Seen {
 impl Going {
     /// Takes in the pods as they are now.
     pub(super) fn see(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
-        self.0.retain(|uid, _| pods.contains_key(uid));
-        for (uid, pod) in pods {
+        let ended = self.pods.extract_if(.., |uid, _| pods.get(uid).is_none_or(|pod| pod.finished));
+        if ended.filter(|(_, seen)| seen.is_some()).count() > 0 {
+            self.confirmed_at = Some(now);
+        }
+        for (uid, pod) in pods.iter().filter(|(_, pod)| !pod.finished) {
             let asked = pod.deletion_timestamp.is_some();
             let grace = SignedDuration::from_secs(pod.deletion_grace_seconds.unwrap_or(pod.grace_seconds));
             let seen_to_be_asked =
                 |has_begun_since| asked.then_some(Seen { asked: now, has_begun_since, grace });
-            match self.0.get_mut(uid) {
-                None => drop(self.0.insert(uid.clone(), seen_to_be_asked(false))),
+            match self.pods.get_mut(uid) {
+                None => drop(self.pods.insert(uid.clone(), seen_to_be_asked(false))),
                 // A second request gives it less time, from when the first one came.
                 Some(Some(seen)) if asked => seen.grace = grace,
                 Some(seen) => *seen = seen_to_be_asked(true),
@@ -45,9 +53,14 @@ impl Going {
         }
     }
 
+    /// When the exit of a pod that was being deleted was confirmed last.
+    pub(super) fn confirmed_at(&self) -> Option<Timestamp> {
+        self.confirmed_at
+    }
+
     /// When the grace of a pod ends by our clock, of which the API server says that it ends at `told`.
     pub(super) fn ends(&self, uid: &str, told: Timestamp) -> Timestamp {
-        let Some(seen) = self.0.get(uid).copied().flatten() else { return told };
+        let Some(seen) = self.pods.get(uid).copied().flatten() else { return told };
         let ends = later(seen.asked, seen.grace);
         let is_later = seen.has_begun_since && ends > later(told, CLOCK_SKEW);
         if ends < told || is_later { ends } else { told }
@@ -106,8 +119,9 @@ mod tests {
         going.see(&pods(Some(-200)), at(10));
         assert_eq!(going.ends("u", at(-200)), at(-200));
         assert_eq!(going.ends("u", at(500)), at(110), "it was asked by then");
+        assert_eq!(going.confirmed_at(), None);
         // It is gone.
         going.see(&BTreeMap::new(), at(20));
-        assert_eq!(going.ends("u", at(5)), at(5));
+        assert_eq!((going.ends("u", at(5)), going.confirmed_at()), (at(5), Some(at(20))));
     }
 }

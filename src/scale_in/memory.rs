@@ -15,7 +15,7 @@ use super::going::Going;
 use super::membership::Membership;
 use super::node_patch;
 use super::outages::Outages;
-use super::record::{Record, Written};
+use super::record::{Phase, Record, Written};
 use super::returns::Returns;
 use super::same_writes::SameWrites;
 use super::tries::{Task, Tries};
@@ -214,9 +214,16 @@ impl Memory {
 
     /// Notes what the node's DaemonSet pods do, once they are listed.
     pub fn note_daemons(&mut self, pods: &BTreeMap<String, PodView>, flush: &Flush, now: Timestamp) {
+        let is_draining = matches!(self.claims.believed(), Some(Written::Record(record)) if record.phase == Phase::Draining);
+        if is_draining {
+            // It has gone back from a flush: what comes instead of those asked then is needed again.
+            self.outages.forget_asked();
+        }
         let memory = &self.pods;
-        let is_asked =
-            |uid: &str| memory.get(uid).is_some_and(|pod| pod.to_go.is_some() || pod.deletion != Tries::NONE);
+        let is_asked = |uid: &str| {
+            let asked = memory.get(uid).is_some_and(|pod| pod.to_go.is_some() || pod.deletion != Tries::NONE);
+            asked && !is_draining
+        };
         self.outages.see(pods, is_asked, flush, now);
     }
 

@@ -73,6 +73,11 @@ impl Outages {
         self.seen = seen;
     }
 
+    /// Forgets which we have asked to go.
+    pub fn forget_asked(&mut self) {
+        self.asked.clear();
+    }
+
     /// The longest flush that DaemonSet pods have asked for while the node drained.
     pub fn flush(&self) -> Duration {
         self.flush
@@ -171,6 +176,10 @@ mod tests {
         let (uid, pod) = shipper("e", "");
         let down = (uid.clone(), PodView { containers: Containers::Down, ..pod.clone() });
         assert_eq!(see(&[down], &[], 132), (60, Some(at(125))));
-        assert_eq!(see(&[(uid, pod)], &[], 134), (60, Some(at(125))), "nobody waits for its successor");
+        assert_eq!(
+            see(&[(uid.clone(), pod.clone())], &[], 134),
+            (60, Some(at(125))),
+            "nobody waits for its successor"
+        );
     }
 }

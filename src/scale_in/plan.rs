@@ -24,7 +24,7 @@ use super::turn::Turn;
 use super::{cordon, drain, events, flush, guard, limit, node_patch, release, report, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
-use crate::cluster::{DaemonOwner, PodName, Ready};
+use crate::cluster::Ready;
 use crate::groups::hooks::HookState;
 use crate::k8s::{GroupName, InstanceId, names};
 
@@ -70,7 +70,8 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     look_up_daemon_sets(s, &mut plan);
     // Until the Node is cordoned, a pod may be on its way: an earlier scheduling decision may be bound later.
     let is_closed = s.node.unschedulable || s.node.taint(names::TO_BE_DELETED).is_some();
-    plan.occupied = s.pods.map(|_| !is_closed || s.workloads(record.as_ref()).next().is_some());
+    let has_workloads = || s.workloads(record.as_ref()).next().is_some() || s.awaits_daemon_sets();
+    plan.occupied = s.pods.map(|_| !is_closed || has_workloads());
     plan
 }
 
@@ -104,17 +105,13 @@ fn not_believed(s: &Situation<'_>, plan: &mut Plan) {
 
 /// Asks the API server before taking a DaemonSet that the watch does not show for deleted: the pod watch may be ahead.
 fn look_up_daemon_sets(s: &Situation<'_>, plan: &mut Plan) {
-    for pod in s.pods.into_iter().flat_map(|pods| pods.values()).filter(|pod| !pod.finished) {
-        let Some(DaemonOwner::DaemonSet { uid, name }) = &pod.daemon else { continue };
-        if (s.daemon_set_is_seen)(uid) || s.memory.deleted_daemon_sets.contains(uid) {
-            continue;
-        }
+    for (uid, name) in s.unseen_daemon_sets() {
         let asked = |action: &Action| matches!(action, Action::LookUpDaemonSet { uid: of, .. } if of == uid);
         if !plan.actions.iter().any(asked) {
-            let name = PodName { namespace: pod.name.namespace.clone(), name: name.clone() };
+            let uid = uid.to_owned();
             s.attempt(plan, s.memory.tries(&Task::DaemonSet(uid.clone())), || Action::LookUpDaemonSet {
                 name,
-                uid: uid.clone(),
+                uid,
             });
         }
     }

@@ -24,9 +24,12 @@ use super::tries::{Task, Tries};
 use super::turn::Turn;
 use crate::aws::Lifecycle;
 use crate::clock::later;
-use crate::cluster::{Budget, BudgetSeen, NodeView, PodName, PodView, Ready};
+use crate::cluster::{Budget, BudgetSeen, DaemonOwner, NodeView, PodName, PodView, Ready};
 use crate::groups::hooks::HookState;
 use crate::k8s::names;
+
+/// After this many failed look-ups in a row (15 s, by the pauses between them) a DaemonSet that the watch does not show counts as there.
+const UNTOLD_AFTER: u32 = 5;
 
 /// Everything a plan depends on.
 pub struct Situation<'a> {
@@ -245,9 +248,13 @@ impl Situation<'_> {
             .map(move |pod| (pod, classify(pod, &circumstances(pod))))
     }
 
-    /// Whether the grace of a pod ended so long ago that it counts as gone unconfirmed: nobody confirms its exit.
+    /// Whether a pod that is being deleted counts as gone unconfirmed: its grace ended so long ago, and nobody confirms its exit, or its
+    /// machine is off.
     fn is_over(&self, pod: &PodView) -> bool {
         let Some(ended) = self.grace_ends(pod) else { return false };
+        if self.node_of(pod).is_off() {
+            return true;
+        }
         let within = if self.is_silent(self.node_of(pod)) {
             CONFIRMED_WITHIN
         } else if self.twins.is_empty() {
@@ -264,7 +271,7 @@ impl Situation<'_> {
     }
 
     /// The Node that a pod is on.
-    fn node_of(&self, pod: &PodView) -> &NodeView {
+    pub(super) fn node_of(&self, pod: &PodView) -> &NodeView {
         self.twins.iter().find(|node| node.name == pod.node).map_or(self.node, Arc::as_ref)
     }
 
@@ -276,6 +283,28 @@ impl Situation<'_> {
     /// DaemonSet pods.
     pub(super) fn daemons(&self) -> impl Iterator<Item = (&PodView, Class)> {
         self.classified(None).filter(|(_, class)| matches!(class, Class::Daemon(_)))
+    }
+
+    /// UIDs and names of DaemonSets that pods here belong to and the watch does not show: they may have been deleted, or the watch of pods
+    /// may be ahead.
+    pub(super) fn unseen_daemon_sets(&self) -> impl Iterator<Item = (&str, PodName)> {
+        let pods = self.pods.into_iter().flat_map(|pods| pods.values()).filter(|pod| !pod.finished);
+        pods.filter_map(|pod| match &pod.daemon {
+            Some(DaemonOwner::DaemonSet { uid, name }) => {
+                let name = PodName { namespace: pod.name.namespace.clone(), name: name.clone() };
+                Some((uid.as_str(), name))
+            }
+            _ => None,
+        })
+        .filter(|(uid, _)| !(self.daemon_set_is_seen)(uid) && !self.memory.deleted_daemon_sets.contains(*uid))
+    }
+
+    /// Whether a pod here may be a workload because its DaemonSet was deleted: the API server has yet to tell.
+    pub(super) fn awaits_daemon_sets(&self) -> bool {
+        self.unseen_daemon_sets().any(|(uid, _)| {
+            let tries = self.memory.tries(&Task::DaemonSet(uid.to_owned()));
+            tries.failures < UNTOLD_AFTER && (tries.failures > 0 || tries.ended.is_none())
+        })
     }
 
     /// Whether no kubelet reports on the node's pods: it is silent for itself, or has been not Ready for [`UNABLE_FOR`].
@@ -292,7 +321,11 @@ impl Situation<'_> {
     /// When a node counts as lost; `None` while its kubelet reports.
     pub(super) fn lost_at(&self, node: &NodeView) -> Option<Timestamp> {
         let since = node.unready_since.filter(|_| node.ready == Ready::Unknown)?;
-        let lost = if self.are_kubelets_cut_off { CUT_OFF_FOR } else { UNABLE_FOR };
+        let lost = match () {
+            () if node.is_off() => SignedDuration::ZERO,
+            () if self.are_kubelets_cut_off => CUT_OFF_FOR,
+            () => UNABLE_FOR,
+        };
         Some(later(self.ours(since), lost))
     }
 
@@ -308,9 +341,9 @@ impl Situation<'_> {
         }
     }
 
-    /// From when on the node counts as dead (nothing runs on it), if its last workload left at `emptied`: its kubelet has not confirmed a
-    /// long overdue exit, or has been silent since. (A kubelet that is back may report exits before it reports the Node Ready.) `None`: a
-    /// kubelet reports.
+    /// From when on the node counts as dead (nothing runs on it), if its last workload left at `emptied`: its machine is off, or its kubelet
+    /// has not confirmed a long overdue exit, or has been silent since. (A kubelet that is back may report exits before it reports the Node
+    /// Ready.) `None`: a kubelet reports.
     pub(super) fn is_dead_from(&self, record: &Record, emptied: Timestamp) -> Option<Timestamp> {
         let given_up_on = |node: &NodeView| {
             let mut all = self.classified(Some(record));
@@ -318,8 +351,9 @@ impl Situation<'_> {
         };
         let dead_from = |node: &NodeView| {
             // A kubelet that says it is not Ready lives, and so may whatever is to flush there.
-            if node.ready != Ready::No && given_up_on(node) {
-                return Some(self.now);
+            if node.is_off() || node.ready != Ready::No && given_up_on(node) {
+                let confirmed = self.memory.going.confirmed_at().filter(|_| !node.is_off());
+                return Some(confirmed.map_or(self.now, |at| later(at, CONFIRMED_WITHIN)));
             }
             let since = node.unready_since.map_or(emptied, |since| self.ours(since).max(emptied));
             let is_dead = node.ready == Ready::Unknown && self.is_for_itself(node);

@@ -123,6 +123,10 @@ async fn a_pod_of_a_namespace_that_is_going_is_waited_for() {
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.pass_some(seconds(100)).await;
     assert!(scene.node(&machine.name).is_some());
+    // Nobody deletes it, as where a webhook refuses the namespace controller's request.
+    scene.until(|w| !notes(w, &machine, "ScaleInBlocked").is_empty()).await;
+    let told = notes(&scene.world, &machine, "ScaleInBlocked");
+    assert!(told.iter().any(|note| note.contains("its namespace is being deleted")), "{told:?}");
     scene.remove::<Pod>("team/web").await;
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);

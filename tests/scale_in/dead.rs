@@ -2,7 +2,7 @@
 
 use ebbtide::sim::aws::{Death, GroupSpec};
 use ebbtide::sim::ca_drain::{Flags, GaveUp, drain_and_delete};
-use ebbtide::sim::cluster::{By, Timing, node, pod};
+use ebbtide::sim::cluster::{By, Timing, budget, node, pod};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
@@ -242,6 +242,31 @@ async fn a_pod_that_asked_not_to_be_disturbed_is_waited_for_until_its_machine_is
     }
 }
 
+/// The taint manager deletes no pod that tolerates its taint, and a budget never lets an unhealthy pod go that it wants.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_its_budget_keeps_on_a_lost_machine_is_deleted_with_its_grace() {
+    for (group, cause) in
+        [(group(2), Cause::Operator), (group(2), Cause::Autoscaler), (held_group(2, 60), Cause::Group)]
+    {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        let web = pod("web").on(&machine.name).grace(30).exits_after(20).tolerates_everything();
+        scene.run([web.label("app", "web")]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.pass_some(seconds(120)).await;
+        scene.world.cluster.crash(&machine.name);
+        scene.until(|w| !w.cluster.is_ready(&machine.name)).await;
+        let silent_since = scene.world.clock.now();
+        scene.until(|w| is_asked(w, "web")).await;
+        let (at, _, grace) = asked(&scene.world, "web")[0];
+        let waited = at.duration_since(silent_since).as_secs();
+        assert!((298..=305).contains(&waited) && grace == 30, "{waited} s, grace {grace}");
+        scene.until_released(&machine).await;
+        assert_given_up(&scene, &machine).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_ready_nodes_overdue_pod_is_waited_for_and_named() {
     let scene = Scene::with(group(2)).await;
@@ -326,7 +351,9 @@ async fn a_machine_that_was_stopped_is_not_taken_for_one_that_is_only_not_heard_
     let scene = Scene::with(held_group(4, 120)).await;
     let machines = scene.machines();
     let machine = &machines[0];
-    scene.run([pod("web").on(&machine.name).grace(30).exits_after(20)]).await;
+    scene.world.cluster.add(budget("kept").min_available(1));
+    let kept = pod("kept").on(&machine.name).grace(30).tolerates_everything().label("app", "kept");
+    scene.run([pod("web").on(&machine.name).grace(7_200).exits_after(7_100), kept]).await;
     for other in &machines[1..] {
         scene.world.cluster.partition(&other.name);
     }
@@ -334,5 +361,25 @@ async fn a_machine_that_was_stopped_is_not_taken_for_one_that_is_only_not_heard_
     scene.until(|w| is_asked(w, "web")).await;
     scene.world.aws.kill_machine(&machine.instance, Death::Stopped);
     let released = |w: &World| is_released(w, machine);
-    assert!(scene.world.until(seconds(300), released).await, "a minute after the grace");
+    assert!(scene.world.until(seconds(300), released).await, "whatever the graces and budgets");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_overdue_pod_ends_no_flush_of_a_kubelet_that_has_just_confirmed_an_exit() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    let reported = Span::exactly(seconds(9));
+    scene.world.cluster.set_timing(Timing { reported, ..Timing::real() });
+    let stuck = pod("stuck").on(&machine.name).grace(30).exits_after(20).exit_is_noticed_after(3_600);
+    scene.run([stuck, pod("web").on(&machine.name).grace(600).exits_after(300)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.pass_some(seconds(240)).await;
+    scene.world.cluster.partition(&machine.name);
+    scene.pass_some(seconds(65)).await;
+    scene.world.cluster.revive(&machine.name);
+    scene.until_released(&machine).await;
+    let flushing = phase_at(&scene.world, &machine, "Flushing");
+    let flushed = released_at(&scene.world, &machine).duration_since(flushing);
+    assert!(flushed >= SignedDuration::from_secs(5), "{flushed:#}");
 }

@@ -520,3 +520,20 @@ async fn a_flush_that_one_with_a_clock_that_is_behind_has_begun_is_whole_with_th
     assert_eq!(notes(&scene.world, &machine, "ScaleInNotBelieved"), [""; 0]);
     drop(second);
 }
+
+/// It is a workload, as nobody would make it anew. Whoever does not lead looks nothing up.
+#[tokio::test(start_paused = true)]
+async fn the_next_leader_waits_for_the_orphan_of_a_deleted_daemon_set_though_that_takes_seconds_to_look_up() {
+    let (mut scene, second, machine) = two().await;
+    let orphan = pod("orphan").on(&machine.name).owned_by("DaemonSet", "deleted");
+    scene.run([orphan.grace(400).exits_after(350)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| has_exited(w, "web") && has_exited(w, "api")).await;
+    scene.pass_some(seconds(30)).await;
+    scene.world.cluster.fail_next(1, Verb::Get, "daemonsets", Fault::Slow(seconds(8)));
+    scene.take_down().await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert!(has_exited(&scene.world, "orphan"));
+    drop(second);
+}

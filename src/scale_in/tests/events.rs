@@ -205,7 +205,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInPodsGivenUp",
-        "no kubelet confirms their exit; these pods count as gone, over a minute after their grace: shop/web-1, shop/web-2",
+        "no kubelet confirms their exit, and their grace ended a minute ago or the machine is off: these pods count as gone: shop/web-1, shop/web-2",
     ),
     (
         "Warning",

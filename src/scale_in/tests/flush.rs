@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::scene::*;
 use crate::aws::Lifecycle;
-use crate::cluster::{Answer, DaemonOwner, PodView};
+use crate::cluster::{Answer, Containers, DaemonOwner, PodView};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::load_balancers::{Reached, Targets};
@@ -247,6 +247,55 @@ fn daemonset_pods_of_class_evict_get_their_grace_while_the_node_flushes_and_repl
     let plan = scene.plan();
     assert_eq!(deletions(&plan), [], "the replacement is let be");
     assert_eq!(scene.record().phase, Phase::Releasing, "and does not hold the node");
+}
+
+#[test]
+fn a_pod_whose_daemonset_may_have_been_deleted_is_no_daemon_until_the_api_server_has_told() {
+    for (failures, flushes) in [(0, false), (4, false), (5, true)] {
+        let daemon = Some(DaemonOwner::DaemonSet { uid: "unseen".into(), name: "unseen".into() });
+        let mut scene = node().by_autoscaler().with(PodView { daemon, ..pod("agent") });
+        let plan = scene.plan();
+        assert!(all(&plan).iter().any(|action| matches!(action, Action::LookUpDaemonSet { .. })));
+        let task = Task::DaemonSet("unseen".into());
+        scene.memory.begin(&task, scene.now);
+        for _ in 0..failures {
+            scene.memory.failed(&task, scene.now, None);
+        }
+        scene.plan();
+        assert_eq!(scene.record().phase == Phase::Flushing, flushes, "{failures}");
+        if !flushes {
+            scene.memory.put_off(&task, scene.now, SignedDuration::from_secs(30));
+            scene.plan();
+            assert_eq!(scene.record().phase, Phase::Flushing, "it is there");
+        }
+    }
+}
+
+#[test]
+fn a_shipper_that_was_asked_in_a_flush_before_has_a_successor_that_is_waited_for() {
+    let shipper = |name: &str| pod(name).daemon().wishing(names::DAEMON_SET, "evict");
+    let mut scene = node().by_autoscaler().with(shipper("old"));
+    scene.plan();
+    assert_eq!(deletions(&scene.plan()), [("old".into(), None)]);
+    scene.evicted("old");
+    scene.put(pod("late"));
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Draining);
+    scene.remove("old");
+    scene.put(shipper("new"));
+    scene.plan();
+    scene.later(60);
+    scene.evicted("late");
+    scene.remove("late");
+    scene.put(PodView { containers: Containers::Down, created: Some(scene.now), ..shipper("new") });
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.later(19);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Flushing, "15 s to run again, and the flush");
+    scene.later(1);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Releasing);
 }
 
 #[test]

@@ -259,7 +259,8 @@ impl State {
             logs.killed(uid, now);
             self.note(Event::CutShort { pod: pod_name, node, by: Cut::GraceOver });
         }
-        let noticed = now + self.timing.exit_noticed.draw(&mut self.dice);
+        let noticed = pod.seconds("sim/noticed-seconds");
+        let noticed = now + noticed.unwrap_or_else(|| self.timing.exit_noticed.draw(&mut self.dice));
         self.set_stage(uid, Stage::Exited { noticed, by_itself })
     }
 }

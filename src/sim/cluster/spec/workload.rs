@@ -119,6 +119,11 @@ impl<K> Workload<K> {
         self.annotation("sim/exit-seconds", &seconds.to_string())
     }
 
+    /// Its kubelet notices its exit after this many seconds: the runtime hangs, say while it tears down the sandbox.
+    pub fn exit_is_noticed_after(self, seconds: u32) -> Self {
+        self.annotation("sim/noticed-seconds", &seconds.to_string())
+    }
+
     /// Takes this many seconds from its binding to running.
     pub fn starts_after(self, seconds: u32) -> Self {
         self.annotation("sim/start-seconds", &seconds.to_string())
