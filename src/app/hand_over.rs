@@ -18,8 +18,8 @@ const EVERY: Duration = Duration::from_secs(5);
 /// How long refreshes may fail before a hand-over. Less than the two minutes of a spot notice, more than most throttling.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Least time between two hand-overs: nobody else may be better off, and what only a leader reports (since when a queue has not been read)
-/// has to be seen.
+/// Least time between two hand-overs, and between the receipt of the Lease and its hand-over for a watch that was silent before: nobody else
+/// may be better off, and what only a leader reports (since when a queue has not been read) has to be seen.
 const PAUSE: Duration = Duration::from_mins(15);
 
 /// Hands the lead over when AWS has not described the groups for [`PATIENCE`] while this process led, or watches are silent. Never completes.
@@ -33,14 +33,19 @@ pub(super) async fn run(shared: Arc<Shared>) -> Infallible {
         }
         let leads_since = shared.leadership.leads_since();
         let failing = shared.groups.undescribed_since().map(|since| since.max(leads_since));
-        let why = if failing.is_some_and(|since| elapsed(since, now) >= PATIENCE) {
-            "AWS has not described the groups for a minute"
+        let (why, received_at) = if failing.is_some_and(|since| elapsed(since, now) >= PATIENCE) {
+            ("AWS has not described the groups for a minute", None)
         } else if shared.cluster.is_silent() {
-            "a watch of the API server has shown no life for three minutes"
+            // Whoever led before may have handed over for the same: a right that is lost is lost for all.
+            let was_silent = shared.cluster.silence() > elapsed(leads_since, now);
+            (
+                "a watch of the API server has shown no life for three minutes",
+                was_silent.then_some(leads_since),
+            )
         } else {
             continue;
         };
-        if handed_over_at.is_none_or(|at| elapsed(at, now) >= PAUSE) {
+        if handed_over_at.max(received_at).is_none_or(|at| elapsed(at, now) >= PAUSE) {
             handed_over_at = Some(now);
             tracing::warn!(why, "giving up the Lease so that another replica can lead");
             shared.leadership.hand_over();

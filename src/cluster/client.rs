@@ -123,6 +123,11 @@ impl Cluster {
         self.requests.are_all_heard() && !self.is_silent()
     }
 
+    /// Whether the watch of Nodes has shown life lately.
+    pub fn sees_nodes(&self) -> bool {
+        self.requests.silence_of_nodes() <= SILENCE
+    }
+
     /// Whether a long-lived watch has shown no life for too long, since the start if it never did.
     pub fn is_silent(&self) -> bool {
         self.silence() > SILENCE

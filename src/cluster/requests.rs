@@ -179,10 +179,14 @@ impl Heard {
         self.last.lock().insert(resource, Instant::now());
     }
 
-    /// How long each watch has shown no life, since the start if it never did.
+    /// How long each watch has shown no life.
     fn ages(&self) -> [(Resource, Duration); 4] {
-        let last = self.last.lock();
-        WATCHED.map(|resource| (resource, last.get(&resource).unwrap_or(&self.since).elapsed()))
+        WATCHED.map(|resource| (resource, self.age(resource)))
+    }
+
+    /// How long a watch has shown no life, since the start if it never did.
+    fn age(&self, resource: Resource) -> Duration {
+        self.last.lock().get(&resource).unwrap_or(&self.since).elapsed()
     }
 
     fn is_all(&self) -> bool {
@@ -233,6 +237,11 @@ impl Requests {
     /// The longest time that one of them has shown no life.
     pub(super) fn longest_silence(&self) -> Duration {
         self.heard.ages().into_iter().map(|(_, age)| age).max().unwrap_or_default()
+    }
+
+    /// How long that of Nodes has shown no life.
+    pub(super) fn silence_of_nodes(&self) -> Duration {
+        self.heard.age(Resource::nodes)
     }
 
     /// How long the API server wants no more requests.

@@ -60,7 +60,7 @@ async fn readiness_turns_back_while_what_is_known_is_too_old_and_an_idle_cluster
     pass(100).await;
     assert_eq!(ready().await, "ok", "a short outage is none");
     pass(100).await;
-    assert_eq!(ready().await, "not ready: watches");
+    assert_eq!(ready().await, "not ready: nodes");
     world.cluster.api_up();
     pass(30).await;
     assert_eq!(ready().await, "ok");
@@ -91,6 +91,28 @@ async fn a_program_without_the_right_to_a_watch_is_never_ready() {
             assert_ne!(look_in(admin, "").await.0, "ok");
         }
         assert_eq!(look_in(admin, "").await.0, "not ready: watches");
+    }
+}
+
+/// No answer to cluster-autoscaler needs another watch than that of Nodes.
+#[tokio::test(start_paused = true)]
+async fn a_program_that_loses_the_right_to_a_watch_stays_ready_as_long_as_it_sees_nodes() {
+    for (resource, expected) in [
+        ("nodes", "not ready: nodes"),
+        ("poddisruptionbudgets", "ok"),
+        ("daemonsets", "ok"),
+        ("volumeattachments", "ok"),
+    ] {
+        let world = World::plain(1);
+        let program = Program::start(&world, config());
+        let admin = program.admin().expect("a port");
+        pass(30).await;
+        world.cluster.forbid(Verb::Watch, resource);
+        pass(300).await;
+        let age = format!("ebbtide_watch_age_seconds{{resource=\"{resource}\"}} ");
+        let (ready, told) = look_in(admin, &age).await;
+        let silence: f64 = told[age.len()..].parse().expect("an age");
+        assert!(ready == expected && silence > 180.0, "{resource}: {ready}, {silence}");
     }
 }
 

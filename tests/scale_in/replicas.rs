@@ -204,6 +204,43 @@ async fn a_leader_whose_watches_are_dead_lets_another_lead() {
     scene.assert_left_well(&machine);
 }
 
+/// Both are as blind, and no answer to cluster-autoscaler needs what they cannot see.
+#[tokio::test(start_paused = true)]
+async fn a_right_to_a_watch_that_is_lost_leaves_both_ready_and_the_lease_where_it_is() {
+    for resource in ["poddisruptionbudgets", "daemonsets", "volumeattachments"] {
+        let (log, _guard) = captured::log(Level::WARN);
+        let scene = Scene::with(held_group(3, 60)).await;
+        let second = Program::start(&scene.world, other());
+        scene.pass_some(seconds(30)).await;
+        scene.world.cluster.forbid(Verb::Watch, resource);
+        let (mut holders, mut last) = (vec![holder(&scene)], String::new());
+        for passed in 0..1_000 {
+            scene.pass_some(seconds(1)).await;
+            let now = holder(&scene);
+            if !now.is_empty() && holders.last() != Some(&now) {
+                holders.push(now);
+            }
+            if passed % 10 == 0 {
+                for program in [scene.program(), &second] {
+                    let admin = program.admin().expect("a loopback interface");
+                    assert_eq!(get(admin, "/readyz").await, "ok\n", "{resource}");
+                    last = get(admin, "/metrics").await;
+                }
+            }
+        }
+        assert!(holders.len() <= 2, "{resource}: {holders:?}");
+        let silence = value(&last, &format!(r#"ebbtide_watch_age_seconds{{resource="{resource}"}}"#));
+        assert!(silence.is_some_and(|silence| silence > 900.0), "{resource}: {silence:?}");
+        assert!(log.text().contains("the watch broke"), "{}", log.text());
+        assert!(!log.text().contains("not ready any more"), "{}", log.text());
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
 /// An API server that takes up no watch.
 struct Deaf {
     cluster: Cluster,
