@@ -13,13 +13,13 @@
 //! What the layout keeps apart:
 //! - Decisions are functions of (what is known, now) that return data: [`scale_in::plan`], [`groups::sizes`],
 //!   [`template`], [`provider::deletion`]. Clocks, networks and tasks live around them.
-//! - RPCs read memory and write records; none drains. Those that change a size wait for AWS; so do, for 3 s at most, the first ones
-//!   after cluster-autoscaler was with another replica.
+//! - RPCs read memory and write records; none drains. Those that change a size wait for AWS. So do the first ones after
+//!   cluster-autoscaler used another replica, 3 s at most.
 //! - State lives where it survives us: in AWS (desired capacity, lifecycle state, the tag on an instance that is
 //!   protected for a moment) and on the Node (annotation). The program can be killed at any instruction and started
 //!   again elsewhere. What real Nodes have taught about templates is kept in a ConfigMap, and can be lost without harm.
-//! - What must be done is found by looking at Nodes and groups; a message only makes that happen sooner, but for what AWS announces
-//!   nowhere else (spot interruptions, maintenance).
+//! - Work is found by looking at Nodes and groups. Messages only speed that up, except for what AWS announces nowhere else (spot
+//!   interruptions, maintenance).
 //! - [`aws`] and [`cluster`] are thin adapters. [`sim`] has worlds that answer the same requests; what differs is the
 //!   endpoint, never the code.
 //! - [`app`] puts it together, [`config`] reads the flags, [`admin`], [`commands`] and [`telemetry`] let people look in.

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_newcomer_gets_the_place_of_whoever_never_spoke_and_else_of_whoever_was_silent_longest() {
+    async fn a_newcomer_gets_the_place_of_a_peer_that_never_spoke_or_else_of_the_longest_silent() {
         let slots = Slots::new(3, 3);
         let taken = [0, 1, 2].map(|n| slots.take(peer(n)));
         taken[0].heard();

@@ -141,10 +141,10 @@ const EXPIRED: &[&str] = &[
     "SignatureDoesNotMatch",
 ];
 
-/// HTTP's status for an operation that whoever answers does not have: no server in trouble.
+/// HTTP's status for an operation unknown to the server that answers: no server in trouble.
 const NOT_IMPLEMENTED: u16 = 501;
 
-/// HTTP's statuses for a server behind the one that answers, which did not, or not in time.
+/// HTTP's statuses for a server whose backend did not answer, or not in time.
 const BEHIND_A_GATEWAY: [u16; 2] = [502, 504];
 
 /// HTTP's statuses for a server in trouble that answers for itself.

@@ -75,8 +75,8 @@ pub(super) const READ_NOW: Patience =
 pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
 /// The completion of a hook: whether it is to be tried again depends on what has come to the node meanwhile, and on who leads.
 pub(super) const RELEASE: Patience = Patience::new(5_000, 0, 0);
-/// A size that is set. Cluster-autoscaler and other changes of the group wait for it. One that a server in front of AWS has answered in AWS's
-/// place might arrive after the next try, which sets the same; that it does so after another size is not reckoned with.
+/// Setting a size. cluster-autoscaler and other changes of the group wait for it. A try that a server in front of AWS has answered may
+/// arrive after the next one, which sets the same; that it arrives after another size is not provided for.
 pub(super) const SET_SIZE: Patience =
     Patience { repeats: Repeats::Answered, ..Patience::new(5_000, 2_000, 250) };
 /// A write that must take effect only once. The same wait for it.
@@ -108,8 +108,8 @@ impl Patience {
     }
 }
 
-/// Tries until success, a permanent failure or the end of `patience`. Returns the last result; of failures to set a size the one that
-/// leaves most open: that it may still come, or else that it may have been set.
+/// Tries until success, a permanent failure or the end of `patience`. Returns the last result; for a size, the failure that leaves most
+/// open: it may still come, or else may have been set.
 pub(super) async fn tried<T, F>(patience: Patience, mut attempt: impl FnMut() -> F) -> Result<T, AwsError>
 where
     F: Future<Output = Result<T, AwsError>>,

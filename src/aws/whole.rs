@@ -9,7 +9,7 @@ use aws_smithy_runtime_api::client::interceptors::{Intercept, dyn_dispatch_hint}
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::ConfigBag;
 
-/// Fails descriptions whose documents, in XML, end early. What changes something says by its status that it was done.
+/// Fails descriptions whose XML ends early. For calls that change something, the status says that they were done.
 #[derive(Debug)]
 pub(super) struct Whole;
 

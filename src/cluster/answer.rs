@@ -25,8 +25,8 @@ const READ_WITHIN: Duration = Duration::from_secs(10);
 /// Source: [`requestTimeoutUpperBound`](https://github.com/kubernetes/apiserver/blob/master/pkg/endpoints/handlers/rest.go).
 pub(crate) const CHANGED_WITHIN: Duration = Duration::from_secs(35);
 
-/// As many bytes of an answer's words are kept. They are for people, and whoever answers (a webhook, a proxy) may send any number, for each of
-/// thousands of pods.
+/// How many bytes of an answer's text are kept. It is for people, and a webhook or a proxy may send any amount, for each of thousands of
+/// pods.
 const WORDS: usize = 1_000;
 
 /// Reason of an answer that is our own. No API server gives it.

@@ -42,8 +42,8 @@ impl From<&Budget> for BudgetSeen {
     }
 }
 
-/// Whether these budgets, now `known` by name, may have room since they were seen so: one of them has changed, and none is without. One that
-/// has gone has room.
+/// Whether these budgets, now `known` by name, may have room again: one has changed since it was seen so, and none is without room. A
+/// deleted one has room.
 pub fn may_have_room(seen: &[BudgetSeen], known: impl Fn(&str) -> Option<Arc<Budget>>) -> bool {
     let known: Vec<_> = seen.iter().map(|seen| (seen, known(&seen.name))).collect();
     let has_changed = known

@@ -69,7 +69,7 @@ impl About<'_> {
 const ANSWER_LIMIT: usize = 64 * 1024;
 
 impl Cluster {
-    /// Patches a Node, once fewer than a hundred others are being changed or read, and if `is_wanted` says so then: that may take minutes. The
+    /// Patches a Node, once fewer than a hundred others are being changed or read, which may take minutes: `is_wanted` is asked then. The
     /// patch has the resource version it is based on, so that it fails if the Node has changed.
     pub async fn patch_node(
         &self,
@@ -306,9 +306,8 @@ impl Cluster {
         }
     }
 
-    /// Publishes an Event, once fewer than twenty others of its kind are being published, of pods or of anything else. One that has to wait too
-    /// long is not. `kube`'s recorder would keep only the first text of each reason, and the text says
-    /// which budget blocks.
+    /// Publishes an Event, once fewer than twenty others of its kind (of pods, or of anything else) are being published; not if the wait
+    /// takes too long. `kube`'s recorder would keep only the first text of each reason, and the text says which budget blocks.
     pub async fn announce(
         &self,
         about: About<'_>,

@@ -29,12 +29,12 @@ const LISTS_AT_ONCE: usize = 20;
 /// leave at once, and each call takes a connection of its own (`kube` speaks HTTP/1.1).
 const PODS_AT_ONCE: usize = 50;
 
-/// Upper limit of evictions under way. Those that are paced are half as many at most; those whose last call is near go beyond that, thousands
-/// where a spot notice leaves all pods of a hundred nodes less than their grace.
+/// Upper limit of evictions under way. Paced ones are half of these at most; the rest is for pods near their last call, thousands where a
+/// spot notice leaves all pods of a hundred nodes less than their grace.
 const EVICTIONS_AT_ONCE: usize = 100;
 
-/// Upper limit of Events of pods under way, and of other Events. Each pod that is asked to go has one, thousands within seconds, and clusters
-/// keep Events in a storage of their own, which may have trouble of its own. Conditions of Nodes, as they are for others too, may be as many.
+/// Upper limit, each, of Events of pods under way, of other Events, and of conditions of Nodes. Each evicted pod has an Event, thousands
+/// within seconds, and clusters keep Events in a separate storage, which may be in trouble.
 const TOLD_AT_ONCE: usize = 20;
 
 /// Upper limit of changes of Nodes under way, and of what is read one by one. A thousand nodes may leave at once, and a webhook hang for each.

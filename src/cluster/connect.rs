@@ -1,6 +1,5 @@
-//! Connections to the API server. `kube`'s own client tells the kernel nothing about peers that have died: what is sent to one, as a cluster
-//! has for a while after one of its API servers was lost, would wait for its whole time-out, which a slow webhook needs and a spot notice
-//! does not have.
+//! Connections to the API server. `kube`'s own client sets no kernel time-out for dead peers: a request to an API server that was lost a
+//! while ago would wait for its whole time-out, which a slow webhook needs and a spot notice does not allow.
 
 use std::time::Duration;
 

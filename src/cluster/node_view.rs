@@ -78,9 +78,9 @@ const LONGEST_PROVIDER_ID: usize = 128;
 /// How the provider ids of AWS's machines begin, those of Fargate among them.
 const AWS: &str = "aws:///";
 
-/// How those of machines begin that are certainly none of AWS's: EKS Hybrid Nodes, clouds whose controllers write the ids of their own
-/// machines, nodes that kwok simulates. Not those of distributions, which write them on machines of any cloud (`k3s://`, `rke2://`): what
-/// is not named here may be any.
+/// Prefixes of the provider ids of machines that are certainly none of AWS's: EKS Hybrid Nodes, clouds whose controllers write the ids of
+/// their own machines, nodes that kwok simulates. Not those of distributions, which run on any cloud (`k3s://`, `rke2://`): an id not
+/// listed here may be anyone's.
 ///
 /// Sources: `hybridProviderIdPrefix` in [eks-hybrid](https://github.com/aws/eks-hybrid); the [cloud providers that were part of
 /// Kubernetes](https://github.com/kubernetes/enhancements/tree/master/keps/sig-cloud-provider/2395-removing-in-tree-cloud-providers);

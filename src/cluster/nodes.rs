@@ -98,7 +98,7 @@ impl Tally {
         }
     }
 
-    /// Whether all are silent, two at least, or most, three at least, but for those that have been by `then`.
+    /// Whether all (two at least) or most (three at least) are silent, not counting those silent by `then`.
     ///
     /// Source: Kubernetes' node lifecycle controller, which then evicts at a low rate, or not at all
     /// ([`--unhealthy-zone-threshold`](https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction), 55 %).

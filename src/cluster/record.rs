@@ -368,8 +368,8 @@ pub fn read(value: &str) -> Written {
     }
 }
 
-/// The record of a newer version, with known words in place of those that this one does not know: an unknown cause is to limit no more than
-/// a person's, in an unknown phase the pods are looked at anew, and whatever the release, the node leaves.
+/// A newer version's record, with known words for unknown ones: an unknown cause limits no more than a person's, an unknown phase looks
+/// at the pods anew, and whatever the release, the node leaves.
 fn newer(text: &str) -> Option<Record> {
     let mut record = serde_json::from_str(text).ok()?;
     known::<Cause>(&mut record, "cause", Cause::Operator.as_str());

@@ -120,8 +120,8 @@ pub(super) fn patiently<K>(
     })
 }
 
-/// The events of a watch that begins anew, with a list, after each failure and a pause that grows unless it had lasted for a while. One that
-/// goes on where it broke tells nothing as long as nothing changes: nobody would know that it works again.
+/// The events of a watch that begins anew, with a list, after each failure and a pause that grows unless it had lasted for a while. A
+/// watch resumed where it broke stays silent while nothing changes: nobody would know that it works again.
 pub(super) fn anew_after_failures<K, W>(
     begin: impl Fn() -> W + Send,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send

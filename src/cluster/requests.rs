@@ -280,7 +280,7 @@ impl Requests {
         let clock = self.clock.get();
         let sent = clock.map(Clock::now);
         let answer = client.send(request).await;
-        // Who answers for an API server that is down has a clock of its own.
+        // A proxy that answers for a dead API server has its own clock.
         let of_its_own = answer.as_ref().ok().filter(|answer| !answer.status().is_server_error());
         if let Some(date) = of_its_own.and_then(|answer| http_date(answer.headers().get(DATE)?)) {
             clock.zip(sent).inspect(|(clock, sent)| clock.note_dated(date, *sent));

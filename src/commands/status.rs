@@ -193,7 +193,7 @@ fn row(one: &ScaleIn, unread: Option<&String>, is_wide: bool, now: Timestamp) ->
     row
 }
 
-/// Who holds it up, those first who do not go by themselves.
+/// The pods that hold it up, stuck ones first.
 fn waits_for(one: &ScaleIn, is_wide: bool) -> String {
     let waiting = one.waiting.as_deref().unwrap_or_default();
     let Some(first) = waiting.iter().min_by_key(|wait| wait.reason == "exiting") else {
@@ -208,7 +208,7 @@ fn waits_for(one: &ScaleIn, is_wide: bool) -> String {
     }
 }
 
-/// What holds it up where that is no pod that was looked at: the leader knows, and has told in Events.
+/// What holds it up if none of these pods does: only the leader knows, and has told in Events.
 fn beyond_pods(one: &ScaleIn) -> &'static str {
     match one.phase {
         "Queued" => "to begin: see its Events",

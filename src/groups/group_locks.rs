@@ -1,7 +1,7 @@
 //! A lock for each group: the size a change was decided from holds until the change is done.
 //!
-//! Setting a size takes the lock alone, because a size is absolute. Terminations with a decrement share it. Whoever holds it waits for
-//! nothing but the calls of that change: cluster-autoscaler backs a group off that it cannot raise within a few seconds.
+//! Setting a size takes the lock alone, because a size is absolute. Terminations with a decrement share it. A holder waits for that
+//! change's calls only: cluster-autoscaler backs off a group that it cannot raise within a few seconds.
 
 use std::collections::HashMap;
 use std::sync::Arc;

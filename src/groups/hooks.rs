@@ -94,7 +94,7 @@ struct Known {
     first: Timestamp,
     /// All hooks that hold terminating instances.
     hooks: Vec<Hook>,
-    /// Time-outs that our hook had before, one after the other: AWS holds what was held then by them.
+    /// Our hook's earlier time-outs, in order: AWS applies them to what it has held since then.
     earlier: Vec<Earlier>,
 }
 
@@ -116,8 +116,8 @@ pub struct TerminatingHooks {
     /// Whether there are others. EKS has one on managed node groups: once an instance is held, EKS drains the node
     /// itself, for at most 15 minutes.
     pub others: bool,
-    /// Whether a time-out of one of the others counts as ABANDON, AWS's default: a group that keeps abandoned instances would keep each
-    /// one that the hook's owner forgets.
+    /// Whether another hook's default result is ABANDON, AWS's default: a group that keeps abandoned instances would keep each one that
+    /// the hook's owner forgets.
     pub others_abandon: bool,
 }
 
@@ -485,8 +485,8 @@ impl Hooks {
 }
 
 impl Known {
-    /// Our hook with the time-out that it had when the hold began (`None`: now). Of two that it may have had then, the shorter. Where
-    /// that was long before this run saw the hook, what is noted of then counts.
+    /// Our hook with the time-out that it had when the hold began (`None`: now); of two possible ones, the shorter. If the hold began
+    /// long before this run saw the hook, the noted time-out counts.
     fn as_of(&self, hook: Hook, hold: Option<HoldStart>) -> Hook {
         let Some(HoldStart { since, timeout: noted }) = hold else { return hook };
         // Shorter than AWS allows only where the hook is.

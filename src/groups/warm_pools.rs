@@ -16,8 +16,8 @@ const AT_ONCE: usize = 8;
 /// Longest wait for all of them. What is held in other groups is seen when that is over, and the shortest time-out is 30 s.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Adds the instances of the warm pool to each group that reuses instances, those of `before` if AWS does not answer in time. Returns the
-/// last error. `begun`: how many have been asked for so far, so that those come first whose turn did not come.
+/// Adds the warm pool's instances to each group that reuses instances, those of `before` if AWS does not answer in time. Returns the last
+/// error. `begun`: how many pools have been asked for so far, so that those left out come first.
 pub(super) async fn add<'a>(
     aws: &Aws,
     before: Option<&Snapshot>,

@@ -155,7 +155,7 @@ impl Reader {
     }
 }
 
-/// When something is to have been read that is read `every` so often, to be read again after `pause`.
+/// The reading to note for what is read `every` so often, so that it is due again after `pause`.
 fn due_after(pause: Duration, every: Duration, now: Timestamp) -> Timestamp {
     later(now, signed(pause) - signed(every))
 }

@@ -27,8 +27,7 @@ use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::{Accepted, IntentError};
 use crate::telemetry::chain;
 
-/// How old a refresh may be from which a group grows that AWS does not describe in time: there is one a minute, which takes up to half a
-/// minute.
+/// Oldest refresh to grow a group from that AWS does not describe in time: refreshes are a minute apart and take up to half a minute.
 const RECENT: Duration = Duration::from_secs(90);
 
 /// How many calls of one batch are made at once. cluster-autoscaler's batches have 10 nodes by default; a huge one must

@@ -156,7 +156,7 @@ impl Deletion {
     }
 }
 
-/// By whom the desired capacity is lowered beside a batch.
+/// What lowers the desired capacity besides a batch.
 struct Losses<'a> {
     scale_ins: &'a dyn ScaleIns,
     being_terminated: &'a dyn Fn(&InstanceId) -> bool,

@@ -38,9 +38,9 @@ const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 /// count of minutes.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
-/// How long the replacement of an instance that has left counts as on its way. cluster-autoscaler gives up a scale-up after a quarter of an
-/// hour, and from 1.36 on takes all of it back, however many of its instances have come: what is missing beyond that the group itself
-/// has just asked for. Where AWS has capacity, an instance is in the group within seconds.
+/// How long the replacement of an instance that has left counts as on its way. cluster-autoscaler gives up a scale-up after a quarter of
+/// an hour, and from 1.36 on takes all of it back, however many of its instances have come: the rest is what the group itself has just
+/// asked for. Where AWS has capacity, an instance is in the group within seconds.
 ///
 /// Source: `updateScaleRequests` of
 /// [`clusterstate.go`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/clusterstate/clusterstate.go).
@@ -271,7 +271,7 @@ mod tests {
 
     /// Or the number would be as old as that of one that has come, and given up in the place of another.
     #[test]
-    fn who_comes_takes_a_number_though_another_has_left_meanwhile() {
+    fn a_newcomer_takes_a_number_though_another_left_meanwhile() {
         let (mut numbers, later) = (Numbers::default(), NOW + Duration::from_mins(15));
         numbers.follow(&group(0..3, 2), NOW);
         let open = |numbers: &Numbers| -> Vec<_> {

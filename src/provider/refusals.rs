@@ -88,8 +88,8 @@ impl Reason {
     }
 }
 
-/// Whether this is how a client says that it does not take a server's certificate. Go says bad_certificate for whatever is wrong with it; others say
-/// decrypt_error where its authority has the name of one that they know, and another key.
+/// Whether the client says by this that it rejects our certificate. Go says bad_certificate for any defect; others say decrypt_error if
+/// its authority has the name of one that they know, and another key.
 fn is_about_certificate(alert: AlertDescription) -> bool {
     use AlertDescription::{
         BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, DecryptError, UnknownCA,

@@ -38,7 +38,7 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WITHIN: Duration = Duration::from_secs(10);
 /// Calls are answered within 4 s, and a stop takes at most 5 s.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
-/// A question is answered at once: what is open after this time asks none, and must not keep the Lease from being given back.
+/// Questions are answered at once: a connection open for longer asks none, and must not keep the Lease from being given back.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// How soon the health service notices that the snapshot has become too old.
 const HEALTH_EVERY: Duration = Duration::from_secs(5);

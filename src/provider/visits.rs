@@ -1,9 +1,9 @@
 //! When cluster-autoscaler comes to this process from another one, the groups are looked at before it is answered: its Refresh or, as a
 //! connection may end in the middle of a loop, its first question about sizes.
 //!
-//! Discovery has its own poll interval, and knows at once what this process changes: a look for every Refresh would be six a minute. What
-//! another replica has changed it may learn a minute late. Until then a size that cluster-autoscaler set there would seem not to be
-//! set, and it would set it again.
+//! Discovery has its own poll interval, and knows at once what this process changes: a look for every Refresh would be six a minute. It
+//! may learn another replica's changes a minute late. Until then a size that cluster-autoscaler set there would seem unset, and it would
+//! set it again.
 //!
 //! What another process has done does not show in descriptions for a while, however late they are asked for, and this one cannot remember
 //! it.
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_in_the_middle_of_its_loop_came_from_elsewhere() {
+    fn an_autoscaler_in_mid_loop_came_from_elsewhere() {
         let visits = Visits::default();
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
         for second in (0..200).step_by(10) {

@@ -131,8 +131,8 @@ pub struct Plan {
     pub last_call: Option<Timestamp>,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,
-    /// The target groups through which load balancers reach the instance, if these are all that the release waits for; none of
-    /// them: AWS has not said which.
+    /// Target groups through which load balancers still reach the instance, if the release waits for nothing else; empty: AWS has not
+    /// said which.
     pub held_by_load_balancers: Option<Vec<String>>,
     /// Whether another's lifecycle hook is all that holds the instance.
     pub held_by_another: bool,

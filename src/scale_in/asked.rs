@@ -13,12 +13,12 @@ use crate::cluster::{Answer, BudgetSeen};
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
 pub(super) const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
-/// The longest that this pause grows to where the budget is watched: when it has room, the pod is tried at once. Hundreds of nodes that are
-/// blocked for hours should cost the API server less than a `kubectl drain` of each.
+/// Longest pause, where the budget is watched: the pod is tried at once when the budget has room. Hundreds of nodes blocked for hours
+/// should cost the API server less than a `kubectl drain` of each.
 const BLOCKED_FOR_LONG: SignedDuration = SignedDuration::from_secs(30);
 
-/// This many answers 429 in a row that name no budget come from a webhook that will never give in: flow control lets a request in within
-/// fewer tries.
+/// This many 429 answers in a row that name no budget mean a webhook that never gives in: flow control lets a request in within fewer
+/// tries.
 const PUT_OFF_FOR_EVER_AFTER: u32 = 3;
 
 /// Evictions granted this often, half a minute apart, had no effect if the watch still shows no deletion.

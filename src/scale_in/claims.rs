@@ -1,15 +1,15 @@
 //! Which records to believe: anybody who may annotate a Node can write one. Pure.
 //!
-//! - Believed: what this worker wrote, and, as far as can be told, what another run of ebbtide wrote. That is what is found after a
-//!   restart, and what is written while another process leads or this one is a dry run.
-//! - A record that somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or makes a
-//!   deadline pass. Another replica that accepts a scale-in writes nothing else.
-//!   With no record before it, it counts as a request, unless its cause is cluster-autoscaler.
+//! - Believed: what this worker wrote, and what another run of ebbtide presumably wrote: records found after a restart, or written while
+//!   another process leads or this one is a dry run.
+//! - Somebody else's record starts now, at draining, whatever it claims: no annotation skips a drain or makes a deadline pass. (A replica
+//!   that accepts a scale-in writes just such a record.) Without an earlier record it counts as a request, unless its cause is
+//!   cluster-autoscaler.
 //! - A request over a record changes nothing: the scale-in is under way.
-//! - When AWS ends the machine, and when AWS was told to terminate it, outlive the record that says so: no annotation takes that back, but that
-//!   of another run, which may know that AWS has refused it.
-//! - A moment in the future counts as now: it stands for something that has happened. And nothing that another run writes happened
-//!   before this one saw it missing: the clocks of two machines differ.
+//! - The announced end of the machine, and when AWS was told to terminate it, outlive their record. Only another run's annotation takes
+//!   them back, as that run may know that AWS refused.
+//! - A moment in the future counts as now, as it stands for a past event. A moment that is new in another run's record is no earlier than
+//!   when this run last saw it missing: machines' clocks differ.
 //!
 //! Deadlines are computed in [`super::limit`] from options, hook and notices, whatever limit the record claims.
 
@@ -68,8 +68,8 @@ impl Claims {
         }
     }
 
-    /// Takes in the Node's annotation at `now`, by the record's clock. `from_another_run`: an earlier run, another leader, or whoever works
-    /// beside a dry run may have written it, so that it is believed.
+    /// Takes in the Node's annotation at `now`, by the record's clock. `from_another_run`: it is believed, as an earlier run, another
+    /// leader or the ebbtide beside a dry run may have written it.
     pub fn see(&mut self, node: &NodeView, from_another_run: bool, now: Timestamp) {
         let written = node.record.as_deref();
         // What was listed once is there as long as the record, or the taint.
@@ -177,8 +177,8 @@ impl Claims {
         self.told_end.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
     }
 
-    /// When AWS was told to terminate this instance at the latest, by a record that may have been written over or taken off since, unless
-    /// that had no effect.
+    /// The latest moment at which AWS was told to terminate this instance, by a record that may be gone by now, unless that had no
+    /// effect.
     pub fn told_termination(&self, instance: &InstanceId) -> Option<Timestamp> {
         let told = self.told_termination.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at);
         told.filter(|at| self.void_termination != Some(*at))
@@ -244,8 +244,8 @@ fn no_earlier_than_seen(claimed: Record, before: Option<&Record>, now: Timestamp
     }
 }
 
-/// Somebody else's record, put back to its beginning; what only we can know is kept from `before`. `None` if nothing but it claims that the
-/// group took the instance out: the group shows that. With nothing before it, it is a request unless its cause is cluster-autoscaler.
+/// Somebody else's record, put back to its beginning, with what only we can know from `before`. `None` if only the record claims that the
+/// group took the instance out. Without `before` it is a request, unless its cause is cluster-autoscaler.
 fn from_somebody(
     claimed: &Record,
     before: Option<&Record>,

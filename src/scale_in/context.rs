@@ -228,10 +228,9 @@ pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId
         .is_some_and(|node| node.scale_in().is_some_and(|record| record.group == *group))
 }
 
-/// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or, by the ToBeDeleted
-/// taint, about to be requested; and what becomes of the desired capacity then. One that the group has taken out, into its warm pool,
-/// and that is on its way in again is a node to come. `described`: when the description was asked for that shows the instance, by the API
-/// server's clock.
+/// Whether cluster-autoscaler counts the instance's node as deleted (its scale-in is under way or, by the ToBeDeleted taint, about to be
+/// requested), and what happens to the desired capacity then. An instance on its way back from the warm pool is a node to come.
+/// `described`: when the description that shows the instance was asked for, by the API server's clock.
 pub(super) fn leaves(
     nodes: &Nodes,
     group: &GroupName,

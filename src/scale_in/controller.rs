@@ -91,7 +91,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             Ok(()) = notices.changed() => noticed(&shared),
         };
     }
-    // Answers still out are awaited; the next leader finds the rest by looking, and what is given back in the queues.
+    // Pending answers are awaited. The next leader finds the rest by looking, and in the returned messages.
     while let Some(ended) = workers.ended().await {
         ended?;
     }

@@ -87,8 +87,8 @@ pub(super) fn cut(gone_by: Timestamp) -> Timestamp {
     gone_by - KILL_TIME - SignedDuration::from_secs(1)
 }
 
-/// The grace to give a pod now, so that it has gone by `gone_by`; `None`: its own. Never 0, even where that is the pod's own, as it removes
-/// the pod's object while its containers run.
+/// The grace to give a pod now so that it is gone by `gone_by`; `None`: its own. Never 0, even if that is the pod's own: it removes the
+/// object while containers run.
 ///
 /// Source: [`CheckGracefulDelete`](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/strategy.go).
 pub(super) fn grace_to_ask(gone_by: Option<Timestamp>, grace_seconds: i64, now: Timestamp) -> Option<i64> {
@@ -143,8 +143,8 @@ impl HeldBy<'_> {
     }
 }
 
-/// When an instance must be released: one heartbeat time-out before the hook's longest hold ends or when it ends for lack of heartbeats,
-/// when AWS ends the machine, or at a limit of ours at which pods are deleted, whichever is earliest; `None`: no limit.
+/// When an instance must be released, the earliest of: one heartbeat time-out before the hook's longest hold ends; the end of a hold
+/// without heartbeats; AWS's end of the machine; our limit, if it deletes pods. `None`: no limit.
 pub(super) fn limit(ours: OurLimit, record: &Record, held: Option<HeldBy<'_>>) -> Option<Timestamp> {
     let by_rules = hold_limit(ours, record.requested_at, held);
     [by_rules, record.ends_at].into_iter().flatten().min()

@@ -25,8 +25,8 @@ use crate::cluster::{BudgetSeen, PodName, PodView};
 /// A pod that was asked to go and shows no sign of it is asked again after this time.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
-/// Within this time a watch shows that a pod goes which was asked to. If it does not, the pod has its last call all the same: a webhook may
-/// have made a dry run of the eviction.
+/// A watch shows an evicted pod's deletion within this time. If not, the pod still gets its last call: a webhook may have made the
+/// eviction a dry run.
 const SHOWN_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// A pod still there this long after its grace is reported as overdue.
@@ -253,8 +253,8 @@ fn was_tried(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
     tries.ended.is_some() || unanswered.is_some_and(|at| at <= s.now)
 }
 
-/// Deletes a pod whose last call has come, if an eviction was tried before or it is patient, with the grace that it had `asked_at`: a
-/// shorter one would take time from a pod that goes already, where only the watch lags. Returns whether it does.
+/// Deletes a pod at its last call, if an eviction was tried or the pod is patient, with the grace due at `asked_at`: a shorter one would
+/// cut a pod that is going already while the watch lags. Returns whether it does.
 fn cut_at_last_call(
     s: &Situation<'_>,
     record: &Record,

@@ -367,7 +367,7 @@ pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> S
     normal(Reason::Waiting, "load balancers", format!("waiting until {until:.0} at most: {what}"))
 }
 
-/// AWS was told to terminate the instance then, and does not show that it does. It is told again at the other moment.
+/// AWS was told at `told` to terminate the instance, and does not show it. It is told once more at `again`.
 pub(super) fn termination_unshown(instance: &str, told: Timestamp, again: Timestamp) -> ScaleInEvent {
     let note = format!(
         "AWS was told at {told:.0} to terminate instance {} and does not show that it does: the call may have been lost. It is told again \

@@ -81,7 +81,7 @@ impl EvictionRate {
         UnderWay(Arc::clone(&self.queue))
     }
 
-    /// Asks for one eviction on a node, whose worker waits for `told` and has had `granted` that it has not begun yet.
+    /// Asks for one eviction on a node. `told` wakes its worker; `granted`: permits that it has not used yet.
     pub(super) fn ask(&self, node: &NodeName, told: &Arc<Notify>, granted: usize, now: Timestamp) -> Permit {
         let mut queue = self.queue();
         let is_full = queue.under_way + granted >= AT_ONCE;

@@ -170,8 +170,8 @@ fn ask_daemons(
             plan.waiting.push(Waiting { pod: pod.name.clone(), why: WaitReason::Volumes });
             continue;
         }
-        // Its grace counts from when it is asked, which may be now; that of one that cannot be asked from the beginning. If the
-        // kubelet does not answer, do not wait longer.
+        // The grace counts from the request, which may be now, or from the phase's beginning if the pod cannot be asked. If the kubelet
+        // does not answer, do not wait longer.
         let counts_from = asked.to_go.unwrap_or_else(|| match &asked.deletion {
             tries if tries.failures >= UNASKABLE_AFTER => record.phase_since,
             tries if tries.in_flight => tries.began.unwrap_or(s.now),

@@ -58,7 +58,7 @@ impl Going {
         self.confirmed_at
     }
 
-    /// When the grace of a pod ends by our clock, of which the API server says that it ends at `told`.
+    /// When a pod's grace ends by our clock, if the API server says `told`.
     pub(super) fn ends(&self, uid: &str, told: Timestamp) -> Timestamp {
         let Some(seen) = self.pods.get(uid).copied().flatten() else { return told };
         let ends = later(seen.asked, seen.grace);

@@ -78,8 +78,8 @@ impl Hold {
     }
 }
 
-/// A node that is released needs its instance no longer. Where the hook cannot be completed, as for lack of a right, it ends by its
-/// time-out, which heartbeats would put off for days.
+/// A released node no longer needs its instance. If the hook cannot be completed (a right is missing), it has to time out: heartbeats
+/// would put that off for days.
 const COMPLETED_BY_THEN: SignedDuration = SignedDuration::from_mins(5);
 
 /// A refresh shows by then that a hook was completed.
@@ -223,8 +223,8 @@ impl Holds {
     }
 }
 
-/// Before a hook opens, an answer that AWS found something wrong with the instance or the call says that nothing holds it yet, whatever its
-/// words: they are documented nowhere.
+/// Before a hook opens, AWS's error about the instance or the call means that nothing holds it yet, whatever its wording, which is
+/// documented nowhere.
 pub(super) fn as_no_active_hook(error: AwsError) -> AwsError {
     match error {
         AwsError::NoSuchInstance { operation, message } => AwsError::NoActiveHook { operation, message },
@@ -289,8 +289,8 @@ fn began(
     known.map(|activity| activity.started.min(seen))
 }
 
-/// The last of these activities that may have begun a hold of the instance. What came before its last launch, as out of a warm pool, or came to
-/// nothing, did not.
+/// The last activity that may have begun a hold of the instance: neither one before its last launch (as out of a warm pool), nor one
+/// without effect.
 fn holding<'a>(activities: &'a [Activity], instance: &InstanceId) -> Option<&'a Activity> {
     let mut of_now = activities
         .iter()

@@ -286,8 +286,7 @@ impl Course {
     }
 }
 
-/// The stages as far as a record tells of them. One in Releasing does not say when its flush began; that its last workload had
-/// exited it does.
+/// The stages that a record tells. One in Releasing does not say when its flush began, but that its last workload had exited.
 pub(super) fn stages_of(record: &Record) -> Vec<Stage> {
     let mut stages = vec![(Phase::Draining, record.requested_at)];
     if record.phase == Phase::Releasing {

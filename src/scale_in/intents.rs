@@ -146,12 +146,12 @@ pub enum IntentError {
     },
 }
 
-/// How long a record is tried to be written while others write the Node, or the API server is in trouble: a little less than the RPC waits,
-/// which then says why. Where each try takes longer, as with a webhook that hangs, it is tried a few times all the same.
+/// How long to retry writing a record while others write the Node, or the API server is in trouble: a little less than the RPC waits, so
+/// that it can say why. If each try takes longer (a webhook hangs), there are a few tries all the same.
 const TRIED_FOR: Duration = Duration::from_millis(2_500);
 
-/// How long a watch has worked, after a failure, until it has shown what was missed: it does so at once, and cluster-autoscaler, which has
-/// waited a quarter of an hour for the instance, asks again in ten seconds.
+/// How long a watch must have worked after a failure to count as caught up. It catches up at once; and cluster-autoscaler, after a
+/// quarter of an hour of waiting for the instance, asks again in ten seconds.
 const CAUGHT_UP: Duration = Duration::from_secs(5);
 
 /// Tries without a pause.

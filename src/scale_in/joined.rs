@@ -32,8 +32,8 @@ impl Joined {
         self.unidentified.retain(|group| unidentified_node(shared, group).is_some());
     }
 
-    /// Whether an instance of the group that has no Node may be the machine of one that does not say of which it is: it may be busy, and
-    /// its hook times out, or its owner keeps it. One whose Node has gone had one that said so.
+    /// Whether the group's instance without a Node may be the machine of an unidentified Node. It may be busy, so its hook times out, or
+    /// its owner keeps it. Not if its Node has gone: that one was identified.
     pub(super) fn may_be_unidentified(
         &mut self,
         shared: &Shared,

@@ -73,7 +73,7 @@ pub struct Memory {
     pub going: Going,
     /// DaemonSet pods that were away for a while during the drain.
     pub outages: Outages,
-    /// The record that somebody took off or wrote over once AWS was told to end the instance, or its group took it out: that goes on.
+    /// The record, removed or overwritten once AWS was told to end the instance or its group took it out, of a scale-in that goes on.
     pub lost: Option<Record>,
     /// When the last call to terminate ended that may have taken effect.
     pub told_at: Option<Timestamp>,
@@ -96,8 +96,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Whether somebody other than a run of ebbtide has written the record, about an instance that this run has seen in no group of ours:
-    /// another replica accepts only what is in one.
+    /// Whether the record was written by somebody else, about an instance that this run has never seen in our groups: another replica
+    /// would not have accepted it.
     pub fn is_only_claimed(&self) -> bool {
         self.claims.is_written_by_others() && !self.was_seen_in
     }

@@ -413,9 +413,9 @@ impl UnderWay {
     }
 }
 
-/// A drain that has gone on for so long, for half of the time until then at least, and was to have more than [`LONG`] ...
+/// How long a drain must have gone on, and for half of its time at least, to be worth a look near its limit ...
 const LASTING: Duration = Duration::from_mins(10);
-/// ... is worth a look when its limit comes near: shorter limits are a notice's, or somebody's choice.
+/// ... if it was given more than this: shorter limits are a notice's, or somebody's choice.
 const LONG: Duration = Duration::from_mins(30);
 
 /// How soon a long drain that has gone on for a while deletes pods whatever their budgets say. Whose last call comes first, the leader knows.

@@ -56,7 +56,7 @@ impl Mark {
     }
 }
 
-/// What the Node lists of what we have put on. Without a list, what is certainly ours: somebody took that off while no ebbtide ran.
+/// Our marks by the Node's list. Without a list, which somebody removed while no ebbtide ran, those that are certainly ours.
 pub(super) fn marks(node: &NodeView) -> BTreeSet<Mark> {
     let Some(listed) = node.marks.as_deref() else { return evident_marks(node) };
     let words: Vec<&str> = listed.split(',').map(str::trim).collect();

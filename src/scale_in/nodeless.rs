@@ -1,8 +1,8 @@
 //! When to let go of a held instance that has no Node, and what becomes of its pods. Pure.
 //!
-//! If it never had a Node, there is nothing to drain. If its Node object was deleted, workloads may still run: their pods
-//! are garbage-collected within a minute or so, and the live kubelet leaves the grace whole of those that had been asked to go; up to 1.30, of
-//! all. So the others are asked before that.
+//! If it never had a Node, there is nothing to drain. If its Node object was deleted, workloads may still run: their pods are
+//! garbage-collected within a minute or so, and the kubelet keeps the whole grace only of pods already asked to go (up to 1.30, of all).
+//! So the others are asked before that.
 
 use jiff::{SignedDuration, Timestamp};
 

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_which_nodes_are_under_way_with_a_record_or_a_turn_alone() {
+    fn a_waiting_request_names_the_nodes_under_way_by_a_record_or_a_turn_alone() {
         let record = Record::new(Cause::Operator, "g", "i-0", Release::Terminate, at(0));
         let record = crate::scale_in::record::write(&record);
         let requests = Requests::of(&["", "replace", "replace", "replace"], 4);

@@ -1,8 +1,8 @@
 //! The place that a pod has asked for among those that a drain asks to go. Pure.
 //!
-//! Priorities follow each other on the API server's answers; a later order is asked only when every pod of the earlier ones
-//! has gone: a proxy after those that use it. A limit is shared out so that a later order finds its whole grace, out of the
-//! time for budgets, and never out of anybody's grace:
+//! The next priority is asked once the API server has answered for the one below; a later order only when every pod of earlier orders has
+//! gone: a proxy after its users. A limit is shared out so that a later order finds its whole grace, at the cost of time for budgets,
+//! never of anybody's grace:
 //! - Earlier orders lose their budgets' protection sooner by what later ones need, at most half of the drain's time.
 //! - A later order is asked [`CHANCE`] before its own last call, whoever is still there.
 
@@ -16,7 +16,7 @@ use crate::clock::later;
 use crate::cluster::PodView;
 use crate::k8s::names;
 
-/// A pod that its order has kept until its last call is asked this long before: for two tries under its budget.
+/// A pod that its order holds back is asked this long before its last call: for two tries under its budget.
 const CHANCE: SignedDuration = SignedDuration::from_secs(10);
 
 /// What a later order needs beside its grace: its chance, the 3 s that a last call is early, and 2 s to see the last exit.

@@ -21,7 +21,7 @@ const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 pub struct Outages {
     /// What each was seen to do last, by UID.
     seen: BTreeMap<String, Stage>,
-    /// The DaemonSets, by UID, of those that we have asked to go: nobody waits for what comes in their place.
+    /// UIDs of the DaemonSets of pods that we have asked to go: their successors are not waited for.
     asked: BTreeSet<String>,
     /// By when all of those that were away run, or their successors.
     back_by: Option<Timestamp>,

@@ -78,8 +78,8 @@ pub(super) enum Outcome {
     },
     GivenUp,
     HandedOver,
-    /// The Node is deleted, or not. `overtaken`: only because it was another one by then. `once_gone`: finalizers keep it, and this Event is
-    /// due when they do no more.
+    /// The Node is deleted, or not. `overtaken`: not, as it had changed by then. `once_gone`: finalizers keep it; this Event is due once
+    /// it is gone.
     NodeDeleted {
         overtaken: bool,
         once_gone: Option<ScaleInEvent>,

@@ -103,7 +103,7 @@ fn not_believed(s: &Situation<'_>, plan: &mut Plan) {
     s.announce(plan, events::not_believed(claimed.phase));
 }
 
-/// Asks the API server before taking a DaemonSet that the watch does not show for deleted: the pod watch may be ahead.
+/// Asks the API server before a DaemonSet missing from the watch counts as deleted: the pod watch may be ahead.
 fn look_up_daemon_sets(s: &Situation<'_>, plan: &mut Plan) {
     for (uid, name) in s.unseen_daemon_sets() {
         let asked = |action: &Action| matches!(action, Action::LookUpDaemonSet { uid: of, .. } if of == uid);
@@ -316,11 +316,11 @@ fn announce_goes_on(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// A machine that ends within this time ends whoever works on it: people have no time left to be asked.
+/// A machine that ends this soon is drained even if somebody works on it: there is no time to ask.
 const ENDS_SOON: SignedDuration = SignedDuration::from_hours(1);
 
-/// Whether a notice asks for a drain. An instance out of service (`Standby`), on which somebody works, is drained if its machine ends soon
-/// whoever works on it.
+/// Whether a notice asks for a drain. An instance out of service (`Standby`), which somebody works on, is drained only if its machine
+/// ends soon.
 fn is_to_be_drained(s: &Situation<'_>, lifecycle: Lifecycle, expected: &Expected) -> bool {
     let ends_soon = expected.ends_at.is_some_and(|at| at > s.now && at <= later(s.now, ENDS_SOON));
     let is_node = lifecycle.is_node() || lifecycle == Lifecycle::Standby && ends_soon;
@@ -417,8 +417,8 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// Whether a machine has died while cluster-autoscaler drains it. It waits for the pods that it has evicted for
-/// `--max-graceful-termination-sec`, whatever their own grace is, and asks for nothing before: days, where long graces are not to be cut.
+/// Whether a machine has died in cluster-autoscaler's drain. cluster-autoscaler waits `--max-graceful-termination-sec` for the pods that
+/// it has evicted, whatever their grace, before it calls DeleteNodes: days, where long graces are not to be cut.
 ///
 /// Source: [`waitPodsToDisappear`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-release-1.30/cluster-autoscaler/core/scaledown/actuation/drain.go).
 fn has_died_in_its_drain(s: &Situation<'_>, plan: &mut Plan) -> bool {

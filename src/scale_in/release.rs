@@ -102,8 +102,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     changed
 }
 
-/// Whether the noted termination certainly had no effect, which is to be written down before the next try: whoever takes over would wait
-/// minutes for it.
+/// Whether the noted termination certainly had no effect. That is recorded before the next try: another leader would wait minutes for it.
 fn is_refused_for_now(s: &Situation<'_>, record: &Record) -> bool {
     // An earlier one that had no answer is noted no more, and may still arrive.
     let is_settled = s.memory.told_at.is_none_or(|told| settled_at(s, told, false) <= s.now);
@@ -156,9 +155,9 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     record.clone()
 }
 
-/// Whether AWS accepts heartbeats for instances of the group. Where that is not known, or it denied one a while ago, one for this instance is
-/// tried: AWS checks rights first, and too early it does no harm. It comes before the termination is noted: another leader would take the
-/// note for sent.
+/// Whether AWS accepts heartbeats for instances of the group. If that is unknown, or AWS denied one a while ago, one is tried for this
+/// instance: AWS checks rights first, and too early it does no harm. It comes before the termination is noted: another leader would take
+/// the note for sent.
 fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Some(hook) = s.hook.ours() else { return true };
     let not_before = match s.heartbeats {
@@ -420,7 +419,7 @@ pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut P
     }
 }
 
-/// Whether the machine runs on for a workload that comes: it is ours to end, or a hook holds it or is to. Ours does no longer once we have
+/// Whether the machine still runs for a workload that comes: it is ours to end, or a hook holds it or will. Ours does not once we have
 /// completed it.
 fn may_go_back(s: &Situation<'_>, record: &Record, lifecycle: Lifecycle, seen: Timestamp) -> bool {
     let completion = s.memory.tries(&Task::Complete);
@@ -437,8 +436,8 @@ fn is_to_come_to_hooks(s: &Situation<'_>) -> bool {
     matches!(&s.hook, HookState::Known(hooks) if hooks.ours.is_some() || hooks.others)
 }
 
-/// AWS has begun to end the instance, and comes to its lifecycle hooks once load balancers have let go of it: minutes later, an hour at the
-/// most. A workload that comes and has no time left is asked to go all the same.
+/// AWS has begun to end the instance, and reaches its lifecycle hooks once load balancers have let go of it: in minutes, an hour at most.
+/// A workload that comes too late for its grace is asked to go all the same.
 fn not_held_yet(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if is_to_come_to_hooks(s) {
         for (pod, _) in s.workloads(Some(record)) {
@@ -453,8 +452,8 @@ fn not_held_yet(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
 }
 
-/// Announces that only another's hook still holds the instance, by a refresh that began after ours was completed. Where somebody else has
-/// completed it, or an earlier run, AWS says that it is not active: so it says before a hook opens, for some seconds.
+/// Announces that only another's hook still holds the instance, by a refresh that began after ours was completed. If somebody else or an
+/// earlier run completed ours, AWS calls it not active, as it does for some seconds before a hook opens.
 fn hold_of_another(
     s: &Situation<'_>,
     record: &Record,
@@ -551,7 +550,7 @@ fn settled_at(s: &Situation<'_>, at: Timestamp, is_repeatable: bool) -> Timestam
     later(at, settles)
 }
 
-/// The group that has the instance in service, if it ends no instance on request now: somebody has suspended that, so that nothing goes.
+/// The group that has the instance in service and ends none on request now, as when Terminate is suspended: nothing goes.
 pub(super) fn keeps_it<'a>(s: &'a Situation<'_>) -> Option<&'a GroupName> {
     match &s.instance {
         Membership::In { group, lifecycle, .. } if lifecycle.is_live() && (s.group_keeps_its_nodes)() => {

@@ -116,8 +116,8 @@ impl Worker {
         }
     }
 
-    /// Tells what the API server said when a pod was asked to go: of answers that come again and again, the first of each kind. Events tell of
-    /// budgets that block, and of what is refused.
+    /// Logs the API server's answers to requests to remove a pod; of repeated answers, the first of each kind. Events tell of blocking
+    /// budgets and of refusals.
     fn tell_answer(&mut self, ask: &Ask, answer: &Answer, how: Removal) {
         let Ask { pod, uid, grace, .. } = ask;
         if *answer == Answer::Unsent {

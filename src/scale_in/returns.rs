@@ -12,8 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::clock::later;
 use crate::cluster::PodView;
 
-/// A pod created this soon after the request was decided on before it: scheduling takes time, clocks differ, and creation
-/// times are whole seconds.
+/// A pod created this soon after the request counts as older: scheduling takes time, clocks differ, and creation times are whole seconds.
 const IN_THE_SAME_MOMENT: SignedDuration = SignedDuration::from_secs(5);
 
 /// A pod that does not tolerate the cordon, and was created this soon after it, was bound by a scheduler whose view of the Nodes lags.
@@ -94,8 +93,8 @@ impl Returns {
         self.seen.get(&pod.uid).copied().unwrap_or_default()
     }
 
-    /// Whether this pod is not to be evicted any more. One that was there when a pod of its owner was evicted first has never come
-    /// back, whatever its creation time says: the API server's clock may be ahead.
+    /// Whether this pod is no longer evicted. A pod that was there at its owner's first eviction has never come back, whatever its
+    /// creation time says: the API server's clock may be ahead.
     pub fn is_given_up(&self, pod: &PodView) -> bool {
         if self.too_many.contains(&pod.uid) {
             return true;
@@ -107,8 +106,8 @@ impl Returns {
         comes_in_any_case && self.came_after_an_eviction(pod) && self.given_up.contains(&pod.owner())
     }
 
-    /// From when on a pod that has come back is asked to go, by the API server's clock: before that, it would not be known whether the
-    /// next one comes in spite of the cordon. `None`: at once.
+    /// When to ask a pod that has come back to go, by the API server's clock: before that, nobody could tell whether the next one ignores
+    /// the cordon. `None`: at once.
     pub fn asked_from(&self, pod: &PodView) -> Option<Timestamp> {
         if pod.tolerates_cordon {
             return None;
@@ -216,8 +215,7 @@ mod tests {
 
     /// The API server's clock is ahead, or ours was set back.
     #[test]
-    fn one_that_was_there_before_its_like_was_asked_is_not_given_up_though_it_seems_to_be_made_under_the_cordon()
-     {
+    fn a_pod_there_before_its_owners_first_eviction_is_not_given_up_though_it_seems_newer_than_the_cordon() {
         for tolerates_cordon in [false, true] {
             let of = |uid: &str| PodView { tolerates_cordon, ..pod(uid, 161) };
             let mut returns = Returns::default();

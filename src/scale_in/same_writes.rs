@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::clock::{backoff, later, signed};
 
-/// From this many writes of a Node that want the same, one after the other, there is a pause after each. A few come too late, as others
-/// write the Node too.
+/// From this many identical writes of a Node in a row, there is a pause after each. A few conflicts are normal, as others write the Node
+/// too.
 const PAUSE_FROM: u32 = 3;
 
-/// A warning tells of more of them than this: a busy API server's conflicts, and a limit that moves by a second, come to as many by
+/// A warning follows after more than this: conflicts at a busy API server, and a limit that moves by a second, reach this number by
 /// coincidence.
 const WARN_ABOVE: u32 = 2 * PAUSE_FROM;
 

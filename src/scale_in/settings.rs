@@ -81,7 +81,7 @@ pub enum Treatment {
     Drain,
 }
 
-/// What becomes of pods that are left at a limit that is only ours. One that AWS sets ends their time in any case.
+/// What to do with pods left at a limit of our own. At AWS's limits they are always deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDeadline {
     /// They are deleted, whatever their budgets say.

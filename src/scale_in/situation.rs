@@ -392,7 +392,7 @@ impl Situation<'_> {
         within_half(record, self.asked_flush())
     }
 
-    /// What is kept for DaemonSet pods of the time before the limit: the flush time, or as much as one needs that is asked to go then.
+    /// The time before the limit kept for DaemonSet pods: the flush time or, if longer, what a pod evicted then needs.
     pub(super) fn time_for_daemons(&self, record: &Record) -> Duration {
         within_half(record, self.asked_by_daemons())
     }

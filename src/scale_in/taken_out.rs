@@ -75,7 +75,7 @@ impl TakenOut {
                 let shown = instances.map(|instance| (instance.id, instance.lifecycle.is_live()));
                 Look { at: began, shown: Some(shown.collect()), silent_since: None }
             } else {
-                // As old as its end: those who wait for this one need not try as well.
+                // Dated at its end: calls that wait for this one need not try as well.
                 let refreshed = groups.latest().map(|view| view.taken_at);
                 let before = look.silent_since.filter(|since| refreshed.is_none_or(|at| at < *since));
                 Look { at: clock.now(), shown: None, silent_since: before.or(Some(began)) }

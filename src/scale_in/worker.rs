@@ -541,8 +541,7 @@ impl Worker {
         self.memory.lost.is_some() || node.instance.as_ref().is_some_and(is_in_vain)
     }
 
-    /// Notes how the scale-in goes on. What has ended is counted and logged by the leader only, as all replicas see the same. Returns how
-    /// that was.
+    /// Notes the scale-in's progress. Only the leader counts and logs what has ended, as all replicas see the same. Returns how it ended.
     fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) -> Option<Ending> {
         let now = self.shared.clock.cluster();
         let ended = match node {

@@ -85,8 +85,8 @@ async fn rest(shared: &Arc<Shared>, name: &NodeName, panics: u32, words: &str) {
     shared.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
 }
 
-/// What is logged of the work on a node has the instance as well: the one field by which to follow a scale-in, from the notice before
-/// there is a record to the heartbeats after the Node is gone.
+/// Log lines about the work on a node name the instance too: it is the one field to follow a scale-in by, from the notice before the
+/// record to the heartbeats after the Node is gone.
 fn span(shared: &Shared, name: &NodeName) -> Span {
     let instance = shared.nodes.get(name).and_then(|node| node.instance.clone());
     // At the severest level, so that --log-level drops it from no line.

@@ -15,8 +15,8 @@ use super::http::{Lost, Request, Response, World};
 /// Whether a process is stopped.
 pub type Switch = watch::Sender<bool>;
 
-/// The way of a process to a world. While the process is stopped, nothing that it was about to send leaves it, and nothing that is sent
-/// to it is heard. Afterwards all of that happens, whether or not it has given up waiting.
+/// The way of a process to a world. While the process is stopped, it sends nothing and hears nothing. Afterwards all of that happens,
+/// even what the process no longer waits for.
 #[derive(Debug)]
 pub struct Way<W> {
     world: Arc<W>,

@@ -177,7 +177,7 @@ async fn a_wanted_hook_is_looked_up_until_aws_answers_and_presumed_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_who_ask_for_a_hook_at_once_cause_one_call() {
+async fn many_callers_that_ask_for_a_hook_make_one_call() {
     const FRESH: Duration = Duration::from_secs(10);
     let world = world([ours("web").hook(HookSpec::terminating("ebbtide"))]).await;
     let web = "web".into();
@@ -213,7 +213,7 @@ async fn many_who_wait_for_a_hook_that_aws_does_not_tell_share_the_failure_and_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_who_must_know_a_hook_as_it_is_now_share_the_next_answer() {
+async fn callers_that_need_a_hook_as_it_is_now_share_the_next_answer() {
     let world = world([ours("web").hook(HookSpec::terminating("ebbtide"))]).await;
     let web = "web".into();
     world.sim.delay(Duration::from_millis(100), Duration::ZERO);

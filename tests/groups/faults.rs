@@ -103,7 +103,7 @@ async fn a_scale_in_under_way_goes_on_while_groups_cannot_be_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_size_is_not_lowered_any_more_when_whoever_asked_for_it_has_given_up() {
+async fn a_size_is_not_lowered_any_more_when_its_caller_has_given_up() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     scene.short_of(1).await;
     let desired = scene.desired();

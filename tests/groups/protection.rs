@@ -179,7 +179,7 @@ async fn what_a_killed_program_that_did_not_lead_leaves_protected_is_released_by
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_protected_is_marked_meanwhile_and_a_persons_own_protection_is_not() {
+async fn protected_instances_are_marked_and_a_persons_own_protection_is_not() {
     let short = Short::group().await;
     let mut call = short.lower_until((Operation::SetDesiredCapacity, 1)).await;
     let others: BTreeSet<String> = short.before[1..].iter().cloned().collect();
@@ -377,7 +377,7 @@ async fn a_size_that_goes_down_right_after_another_is_protected_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_lowers_the_size_meanwhile_gets_what_he_wants_after_five_minutes() {
+async fn a_size_that_a_person_lowers_meanwhile_counts_after_five_minutes() {
     let short = Short::group().await;
     short.scene.decrease(-2).await.expect("lowered");
     somebody(&short.scene.world).set_desired(&GROUP.into(), 2).await.expect("lowered by a person");

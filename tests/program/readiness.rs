@@ -153,7 +153,7 @@ async fn only_where_a_right_is_missing_the_log_names_the_roles_that_grant_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_nothing_is_drained_for_want_of_the_lease_is_said_only_by_whoever_has_led_and_leads_no_more() {
+async fn only_a_former_leader_says_that_nothing_is_drained_for_want_of_the_lease() {
     let (log, _guard) = captured::log(tracing::Level::WARN);
     let told = |words: &str| log.text().lines().filter(|line| line.contains(words)).count();
     let world = World::plain(1);

@@ -212,7 +212,7 @@ async fn a_clock_that_was_wrong_when_the_record_was_written_holds_nothing_up_aft
 
 /// Only AWS tells it what time it is until the API server answers: since when an instance is held, for one.
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_hours_off_ends_no_drain_for_who_starts_while_the_api_server_is_away() {
+async fn a_clock_that_is_hours_off_ends_no_drain_at_a_start_while_the_api_server_is_away() {
     let mut scene = Scene::with(held_group(2, 60)).await;
     let machine = scene.first();
     scene.world.cluster.add(budget("web").min_available(1));

@@ -98,7 +98,7 @@ async fn a_plan_names_the_budget_that_blocks_and_the_group_that_cannot_shrink() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn somebody_with_a_kubeconfig_sees_whom_a_drain_waits_for_as_the_leader_does() {
+async fn somebody_with_a_kubeconfig_sees_what_a_drain_waits_for_as_the_leader_does() {
     sees_whom_a_drain_waits_for(group(2)).await;
 }
 
@@ -136,7 +136,7 @@ async fn sees_whom_a_drain_waits_for(group: GroupSpec) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_is_answered_though_the_api_server_is_busy_or_silent_for_a_moment() {
+async fn a_command_answers_though_the_api_server_is_busy_or_silent_for_a_moment() {
     let (scene, machine) = busy(group(2)).await;
     scene.world.cluster.add(budget("web").min_available(1));
     scene.scale_in(&machine, Cause::Autoscaler).await;

@@ -186,7 +186,7 @@ async fn a_budget_that_keeps_two_drainers_waiting_is_asked_no_more_than_twice_as
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_less_grace_cuts_by_himself_and_the_flush_and_the_hook_are_ours_all_the_same() {
+async fn a_drainer_that_gives_less_grace_cuts_pods_and_the_flush_and_the_hook_stay_ours() {
     for deletes in [false, true] {
         let drainer = Drainer { grace: Some(20), deletes, ..Drainer::default() };
         let (scene, machine) = drained_by_both(held_group(2, 60), drainer).await;
@@ -209,7 +209,7 @@ async fn who_gives_less_grace_cuts_by_himself_and_the_flush_and_the_hook_are_our
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_completes_our_hook_ends_the_drain_and_an_operator_is_told() {
+async fn completing_our_hook_ends_the_drain_and_an_operator_is_told() {
     for hurries in [true, false] {
         let drainer = Drainer { hurries, completes: Some("ebbtide"), ..Drainer::default() };
         let (scene, machine) = drained_by_both(held_group(2, 60), drainer).await;
@@ -229,7 +229,7 @@ async fn who_completes_our_hook_ends_the_drain_and_an_operator_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_deletes_the_node_after_his_drain_leaves_our_hook_to_us() {
+async fn a_drainer_that_deletes_the_node_leaves_our_hook_to_us() {
     let drainer = Drainer { removes_node: true, completes: Some(OF_EKS), ..Drainer::default() };
     let (scene, machine) = drained_by_both(managed(), drainer).await;
     scene.until(|w| !completions(w, &machine).is_empty()).await;

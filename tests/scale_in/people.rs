@@ -371,7 +371,7 @@ async fn a_request_over_a_scale_in_that_is_under_way_changes_nothing_and_says_so
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_opens_a_node_that_is_scaled_in_is_told_why_it_is_closed_again() {
+async fn opening_a_node_that_is_scaled_in_tells_why_it_is_closed_again() {
     let scene = Scene::with(group(2)).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(900).exits_after(800)]).await;

@@ -293,9 +293,9 @@ async fn what_the_warm_pool_stops_is_not_drained_when_the_group_takes_it_out_of_
     }
 }
 
-/// Its token completes a hook that is not ours: whoever put that reads the same queue, and it comes to him as soon as it is hidden no more.
+/// Its token completes another's hook: that owner reads the same queue, and gets the message once it is hidden no more.
 #[tokio::test(start_paused = true)]
-async fn a_lifecycle_action_under_anothers_hook_is_left_to_him_though_the_instance_is_ours() {
+async fn a_lifecycle_action_under_anothers_hook_is_left_alone_though_the_instance_is_ours() {
     const DESCRIBE: Operation = Operation::DescribeAutoScalingGroups;
     let (log, _guard) = captured::log(tracing::Level::INFO);
     let (scene, url) = scene_of(held_group(2, 300), config()).await;

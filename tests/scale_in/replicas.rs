@@ -533,7 +533,7 @@ async fn an_instance_is_held_though_the_leader_dies_while_the_api_server_is_away
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_may_not_write_the_lease_says_so_before_it_is_needed() {
+async fn a_replica_without_the_right_to_the_lease_says_so_in_advance() {
     let scene = Scene::with(held_group(3, 60)).await;
     let before = scene.world.cluster.requests(Verb::Update, "leases");
     let second = Program::start(&scene.world, other());

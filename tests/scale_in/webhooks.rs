@@ -88,7 +88,7 @@ async fn a_leader_leads_on_though_every_write_of_its_lease_takes_four_seconds() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_lease_counts_from_when_it_was_read_however_long_the_request_took() {
+async fn a_candidate_counts_from_when_the_lease_was_read_however_long_the_request_took() {
     for tenths in (0..60).step_by(3) {
         let reads =
             |request: &Request| request.method() == "GET" && request.uri().path().contains("/leases/");

@@ -381,8 +381,8 @@ impl Memory {
         described.iter().filter(move |(_, group)| is_another(group)).map(|(name, _)| name)
     }
 
-    /// Keeps the descriptions for the next refresh. What is said again is kept once. Returns them, and whether an instance has come into a
-    /// group that was there before.
+    /// Keeps the descriptions for the next refresh, unchanged ones once. Returns them, and whether an instance has come into a group that
+    /// was there before.
     fn remember(
         &mut self,
         described: BTreeMap<GroupName, AutoScalingGroup>,

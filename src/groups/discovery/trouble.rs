@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::telemetry::{Outage, chain};
 
-/// What is refused is asked for again after five minutes: that nothing has failed for less says nothing.
+/// A refused look-up is repeated after five minutes: a shorter time without failures proves nothing.
 const WORKS_AFTER: Duration = Duration::from_mins(6);
 
 /// Outage of one kind of look-up. What was known before stays in use.

@@ -43,8 +43,8 @@ impl Warnings {
         }
     }
 
-    /// The groups that are selected. Without any, nothing fails and nothing is done, so that is told again and again, once two looks in a
-    /// row have shown none: an answer may be old.
+    /// Notes the selected groups. Without any, nothing fails and nothing is done, so a warning is repeated, once two looks in a row have
+    /// shown none: one answer may be old.
     pub(super) fn note_selected<'a>(&mut self, groups: impl Iterator<Item = &'a GroupName>) {
         let before = self.selected.len();
         let new = newly(&mut self.selected, groups.cloned());

@@ -264,7 +264,7 @@ impl Progress {
         }
     }
 
-    /// Notes whether the group retains as AWS has taken it, and says so. Returns `false` where that has turned out to have had no effect.
+    /// Notes and logs whether the group retains, as AWS has accepted. Returns `false` if that turned out to have no effect.
     fn look_at_retention(&mut self, group: &AutoScalingGroup, seen: Timestamp, now: Timestamp) -> bool {
         let name = group.name.as_str();
         if group.retains {

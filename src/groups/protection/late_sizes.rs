@@ -19,7 +19,7 @@ impl LateSizes {
         self.0.lock().insert(group.clone(), (to, later(now, DELIVERED_WITHIN)));
     }
 
-    /// The size that may still come to a group, which is described with the size `seen`: one that shows has come.
+    /// The size that may still come to a group, unless `seen`, the size that a description shows, is that one.
     pub(super) fn of(&self, group: &GroupName, seen: i32, now: Timestamp) -> Option<i32> {
         let mut all = self.0.lock();
         all.retain(|name, (to, until)| *until > now && (name != group || *to != seen));

@@ -21,7 +21,7 @@ pub(super) const SHOWN_WITHIN: Duration = Duration::from_mins(1);
 /// How long at most an acknowledged termination counts that no description shows.
 const ENDS_WITHIN: Duration = Duration::from_mins(6);
 
-/// How long at most a raised size counts that no description has shown: the next one, reckoned from the size before it, would be a smaller one.
+/// How long a raised size counts, at most, if no description shows it: the next raise must not start from the smaller size before it.
 const RAISED_WITHIN: Duration = Duration::from_mins(2);
 
 /// What a snapshot has to be told, as the next description may not show it yet.

@@ -45,7 +45,7 @@ pub struct Groups {
     asked_for: Mutex<BTreeMap<String, Timestamp>>,
     /// Since when no refresh has worked; `None` if the last one has.
     undescribed_since: Mutex<Option<Timestamp>>,
-    /// Groups of which a size was set without a word on whether it was, and when that was last.
+    /// Groups with a change of size that AWS left unanswered, and when the last one was.
     unclear: Mutex<BTreeMap<GroupName, Timestamp>>,
     failed_launches: FailedLaunches,
 }

@@ -92,7 +92,7 @@ fn a_termination_that_was_shown_or_undone_counts_for_a_minute() {
 
 /// AWS does not say that both change in one step.
 #[test]
-fn a_description_that_shows_the_smaller_size_and_not_yet_who_goes_is_not_made_smaller_still() {
+fn a_description_with_the_smaller_size_but_not_yet_the_leaving_instance_is_not_made_smaller() {
     use Lifecycle::{InService, Terminating};
     let groups = Groups::new(Duration::from_mins(10));
     groups.publish(snapshot(0, 10, &[InService; 10]));
@@ -436,7 +436,7 @@ fn what_others_did_is_learned_from_a_description_and_counts_once_beside_what_we_
 }
 
 #[test]
-fn a_smaller_size_is_learned_if_who_left_explains_it_or_the_last_look_was_long_ago() {
+fn a_smaller_size_is_learned_if_departures_explain_it_or_the_last_look_is_long_ago() {
     use Lifecycle::{InService, Pending, TerminatingWait};
     let seen = snapshot(0, 8, &[InService, InService, Pending]);
     let learns = |second, size, states: &[Lifecycle]| {

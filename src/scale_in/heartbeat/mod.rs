@@ -208,8 +208,8 @@ impl Failing {
     }
 }
 
-/// Whether heartbeats that have failed since this moment would fail from every other replica too: AWS has answered this one since then, or
-/// did not answer it even when it came to lead, or there is no other.
+/// Whether heartbeats that have failed since this moment would fail from every replica: AWS has answered this one since, or did not
+/// answer it even when it began to lead, or there is no other.
 fn fails_for_all(shared: &Shared, since: Timestamp) -> bool {
     let is_answered = shared.groups.latest().is_some_and(|snapshot| snapshot.taken_at > since);
     let leads_since = shared.leadership.leads_since();
@@ -330,7 +330,7 @@ fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held
     }
 }
 
-/// Whether AWS shows an instance no more whose node was being released: it has ended, and nobody needs it if a description only left it out.
+/// Whether AWS no longer shows an instance whose node was being released: it has ended, or, if merely left out, nobody needs it.
 fn has_been_released(shared: &Shared, instance: &InstanceId) -> bool {
     let is_shown = || shared.groups.latest().is_some_and(|snapshot| snapshot.instance(instance).is_some());
     shared.holds.is_releasing(instance) && !is_shown()
@@ -395,7 +395,7 @@ fn said(shared: &Shared, now: Timestamp) -> BTreeMap<InstanceId, HoldEvidence> {
     all
 }
 
-/// Holds what the records of Nodes, or messages, say AWS ends or holds. A restarted process knows no more while AWS describes no groups.
+/// Holds the instances that records or messages say AWS ends or holds. A restarted process knows no more while AWS describes no groups.
 fn presume_all(shared: &Shared, held: &mut BTreeMap<InstanceId, Held>, now: Timestamp) {
     for node in shared.nodes.marked() {
         let said = node.scale_in().filter(|record| said_by(record, SignedDuration::ZERO).is_some());

@@ -1,7 +1,7 @@
 //! Which instances load balancers still reach, asked of AWS while nodes flush, and only then (`--wait-for-load-balancers`).
 //!
-//! - Which target groups belong to the cluster shows by their targets, whoever made them and whatever tags they have: all that
-//!   a load balancer uses are asked once, then only those with Nodes as targets, until the list is read anew.
+//! - Target groups are the cluster's by their targets, not by their maker or tags: all that a load balancer uses are asked once, then
+//!   only those with Nodes as targets, until the list is read anew.
 //! - One question tells of all targets of a target group, however many nodes flush. Questions go out one after the other: AWS
 //!   [allows](https://docs.aws.amazon.com/elasticloadbalancing/latest/userguide/elb-api-throttling.html) few, and the controller
 //!   that deregisters the nodes needs them too.

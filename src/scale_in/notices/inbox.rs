@@ -53,8 +53,8 @@ const CALLS_AT_ONCE: usize = 50;
 /// Receives at once while each brings as many messages as one can: notices of a whole account may be before those about ours.
 const RECEIVES_AT_ONCE: usize = 4;
 
-/// A message about others comes again after this share of the time for which it may be of use, after [`HIDDEN`] at least and after the time
-/// below at most: some 500 times in two weeks. A queue may move what is received more often to its dead letters.
+/// A message about others is hidden for the time left in which it may be of use, divided by this, between [`HIDDEN`] and
+/// [`LONGEST_HIDDEN`]: it comes some 500 times in two weeks. A queue may move what is received more often to its dead letters.
 const SHARE: u32 = 36;
 const LONGEST_HIDDEN: Duration = Duration::from_hours(1);
 
@@ -163,7 +163,7 @@ struct Inbox {
     queue: String,
     /// By message id.
     waiting: BTreeMap<String, Waiting>,
-    /// Messages about machines of Nodes that came while AWS had described no groups, and when they were hidden last.
+    /// Messages about Nodes' machines, received before AWS had described any group, and when each was hidden last.
     early: Vec<(Message, Timestamp)>,
     /// By message id.
     left: BTreeMap<String, Left>,
@@ -418,8 +418,8 @@ impl Inbox {
         (pending, for_others)
     }
 
-    /// Whether the instance has been started since AWS told that it stops: its group has taken it out of the warm pool, whose stops are no
-    /// news of a node. Where the group has no pool, a stop is news whatever descriptions have shown.
+    /// Whether the instance was started after AWS reported its stop: its group took it out of the warm pool, whose stops do not matter.
+    /// Without a pool, a stop counts whatever descriptions have shown.
     fn has_started_since(&self, notice: &Notice, instance: &InstanceId, snapshot: &Snapshot) -> bool {
         let pooled = snapshot.instance(instance).filter(|(group, _)| group.asg.warm_pool.is_some());
         let was_in_it = || self.stopped.get(instance).is_some_and(|at| notice.at <= *at);

@@ -57,7 +57,7 @@ pub(super) fn lapses(news: &News, at: Timestamp) -> Timestamp {
     }
 }
 
-/// What a notice of `at` means that was received at `now`; `None`: nothing to do. Both by our clock.
+/// What a notice of `at`, received at `now`, means; `None`: nothing to do. Both by our clock.
 pub(super) fn meaning(
     news: &News,
     at: Timestamp,

@@ -13,7 +13,7 @@ pub(super) struct Outages {
 }
 
 impl Outages {
-    /// The queue was read, or not. How often it was not, one time after the other.
+    /// Notes a read, or its failure. Returns how many failed in a row.
     pub(super) fn received(&mut self, queue: &str, failed: Option<&AwsError>) -> u32 {
         tell(
             &mut self.receives,

@@ -1,8 +1,8 @@
 //! What a scale-in of a node would do now: the plan of production, played through on a copy of what is known, until the
 //! instance is released or nothing more happens by itself. Pure; nothing leaves the process.
 //!
-//! What the copy assumes, always to the disadvantage of whoever waits: a pod that is asked to go takes its whole grace; a budget
-//! gives no more room than it has now; pods with several budgets are refused for good; AWS and the API server answer at once.
+//! The copy assumes what makes waits longest: an evicted pod takes its whole grace; a budget gives no more room than it has now; pods
+//! with several budgets are refused for good. AWS and the API server answer at once.
 
 mod data;
 mod model;
@@ -110,8 +110,8 @@ fn notes(facts: &Facts) -> Vec<String> {
     hook.into_iter().chain(load_balancers).map(str::to_owned).collect()
 }
 
-/// Whom a scale-in under way waits for, as far as Nodes, pods and budgets tell. Of a pod that they say nothing of, it says that only
-/// the leader knows.
+/// Which pods a scale-in under way waits for, as far as Nodes, pods and budgets tell. Where they do not, it says that only the leader
+/// knows.
 pub fn waiting(facts: &Facts, now: Timestamp) -> Vec<Wait> {
     let node = NodeView::from(&facts.node);
     let Some(record) = node.scale_in().cloned() else { return Vec::new() };

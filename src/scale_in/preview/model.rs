@@ -146,7 +146,7 @@ impl<'a> Model<'a> {
         (self.steps, End::Waits { waiting })
     }
 
-    /// Whom the scale-in waits for now. A pod that seems not to have been asked may long have been: only the leader knows.
+    /// The pods that the scale-in waits for now. One that seems unasked may long have been asked: only the leader knows.
     pub(super) fn waiting(mut self) -> Vec<Wait> {
         let plan = self.plan();
         let waits = self.waits(&plan.waiting).into_iter();

@@ -265,7 +265,7 @@ fn a_patient_pod_is_waited_for_and_told_as_such() {
 }
 
 #[test]
-fn whom_a_scale_in_under_way_waits_for_is_told_without_a_memory() {
+fn the_pods_that_a_scale_in_waits_for_are_told_without_a_memory() {
     let mut facts = facts(
         vec![pod("web", 30), PodView { deletion_timestamp: Some(at(NOW + 20)), ..pod("api", 30) }],
         vec![budget("web", "web", 0)],
@@ -278,7 +278,7 @@ fn whom_a_scale_in_under_way_waits_for_is_told_without_a_memory() {
 }
 
 #[test]
-fn whom_it_waits_for_is_told_too_where_only_the_record_knows_its_limit() {
+fn they_are_told_too_where_only_the_record_knows_the_limit() {
     let table = [
         (Release::Terminate, None, None),
         (Release::TerminateAndDecrement, Some(Duration::from_mins(2)), None),

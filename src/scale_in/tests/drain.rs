@@ -499,7 +499,7 @@ fn what_the_api_server_refuses_at_the_last_call_is_said_in_its_words() {
 }
 
 #[test]
-fn a_limit_at_which_nothing_is_deleted_names_who_is_left() {
+fn a_limit_that_deletes_nothing_names_the_pods_left() {
     let mut scene = node().by_autoscaler().with(pod("db").wishing(names::SAFE_TO_EVICT, "false"));
     scene.settings.drain_timeout = Some(Duration::from_mins(10));
     scene.settings.on_deadline = OnDeadline::Wait;
@@ -578,7 +578,7 @@ fn a_pod_that_a_budget_keeps_is_asked_every_five_seconds_once_its_limit_is_near(
 }
 
 #[test]
-fn who_says_how_long_to_wait_is_not_hurried_though_a_limit_is_near() {
+fn a_pause_that_an_answer_asks_for_is_kept_though_a_limit_is_near() {
     let mut scene = node().by_autoscaler().until(200).with(pod("web").labelled("web")).budget("web", 0, "7");
     scene.plan();
     scene.blocked("web");
@@ -654,7 +654,7 @@ fn an_api_server_that_is_busy_is_given_the_time_it_asks_for_though_a_budget_has_
 }
 
 #[test]
-fn who_wants_to_be_asked_again_for_ever_is_asked_no_more_often_than_a_budget_and_people_are_told() {
+fn a_webhook_that_puts_off_for_ever_is_asked_no_more_often_than_a_budget_and_people_are_told() {
     let mut scene = node().by_autoscaler().with(pod("web"));
     let is_told = |plan: &Plan| reasons(plan).contains(&"ScaleInBlocked");
     for n in 0..6 {

@@ -81,7 +81,7 @@ fn a_deletion_at_the_deadline_that_fails_is_repeated_while_daemonset_pods_flush(
 }
 
 #[test]
-fn who_refuses_a_deletion_during_the_flush_is_told_with_its_words() {
+fn a_refused_deletion_during_the_flush_is_told_with_its_words() {
     let csi = || pod("csi").daemon().wishing(names::ENABLE_DS_EVICTION, "true");
     let refused = |plan: &Plan, name: &str| {
         let why = WaitReason::Refused("a policy".into());

@@ -1107,7 +1107,7 @@ fn a_node_whose_scale_in_is_called_off_too_late_stays_closed_until_a_look_shows_
 }
 
 #[test]
-fn whoever_takes_the_record_off_too_late_is_told_that_the_scale_in_goes_on_and_why() {
+fn taking_the_record_off_too_late_tells_that_the_scale_in_goes_on_and_why() {
     for (terminate_at, event) in
         [(Some(at(1)), events::goes_on as fn(&str) -> ScaleInEvent), (None, events::goes_on_with_its_group)]
     {

@@ -317,8 +317,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The cache of instances. Every two minutes all are read, by a reader to which an error is an empty list; in every loop, those of a group
-    /// that is scaling up, or that has none, and there an error ends the loop.
+    /// The cache of instances. Every two minutes all are read, by a reader that takes an error for an empty list; in every loop, those of
+    /// a group that scales up or has none, where an error ends the loop.
     ///
     /// Source: `Refresh` and `GetCloudProviderNodeInstancesForNodeGroup` in `clusterstate/utils/node_instances_cache.go`.
     async fn read_instances(&mut self, look: &Look) -> Result<(), End> {

@@ -45,7 +45,7 @@ enum Operator {
     Null,
     /// It is there, with one of the values.
     StringEquals,
-    /// All that it has is among the values: also if it is not there.
+    /// All values of the key are among these, or it has none.
     ForAllValuesStringEquals,
 }
 

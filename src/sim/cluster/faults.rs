@@ -56,7 +56,7 @@ struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Denies,
-    /// With 429, as one that does what was asked for in a way of its own.
+    /// With 429, like one that does the request in its own way.
     Postpones,
     SaysNothing,
 }

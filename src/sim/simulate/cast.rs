@@ -1,5 +1,5 @@
-//! The worlds of `ebbtide simulate --listen` before anybody lays a hand on them: two groups of nodes with what runs on them, a
-//! scale-in that has ended, and one that a budget holds up.
+//! The worlds of `ebbtide simulate --listen` at their beginning: two groups of nodes with what runs on them, a scale-in that has ended,
+//! and one that a budget holds up.
 //!
 //! What has happened by then is played on virtual time, so that it takes no time; see [`Cast::begin`].
 

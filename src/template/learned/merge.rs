@@ -6,7 +6,7 @@ use super::{Given, Learned, sort, speak_for_all};
 use crate::k8s::Taint;
 
 impl Learned {
-    /// What both runs have learned, if it is about the same launch templates or `self` has seen no node; else `self`, and of `earlier` what
+    /// What both runs have learned, if about the same launch templates or `self` has seen no node; else `self`, with what in `earlier`
     /// does not depend on them.
     #[must_use]
     pub fn merged(&self, earlier: &Self) -> Self {

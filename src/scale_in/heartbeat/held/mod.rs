@@ -22,8 +22,8 @@ const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 /// An instance missing from refreshes is kept this long: two refreshes at the usual interval.
 const MISSED_FOR: Duration = Duration::from_mins(2);
 
-/// Failing heartbeats are waited for until the time that was left when the first one failed, divided by this, is over. The rest is for the
-/// pods of the node ...
+/// How long to wait for failing heartbeats: the time that was left when the first one failed, divided by this. The rest is for the node's
+/// pods ...
 const ENDS_AFTER_PART: i32 = 4;
 
 /// ... but for no less than this.
@@ -207,8 +207,8 @@ impl Held {
         }
     }
 
-    /// When AWS ceases to hold it because it takes no heartbeats, once that has lasted. A hold that is over by that, and is seen still, was
-    /// renewed by another replica.
+    /// When the hold ends because AWS accepts no heartbeats, once that has lasted. If the hold is still seen after that end, another
+    /// replica has renewed it.
     pub(super) fn ends(&self, now: Timestamp) -> Option<Timestamp> {
         let (first, ends) = self.failing?;
         let sure = later(first, ENDS_AFTER.max(ends.duration_since(first) / ENDS_AFTER_PART));
@@ -220,8 +220,8 @@ impl Held {
         self.failing.map(|(first, _)| first)
     }
 
-    /// Whether it may be held although a description shows it in this state (`None`: leaves it out): it may be older than the hold, which has
-    /// been seen, or renewed by a heartbeat that AWS took, since. What is being terminated does not come back.
+    /// Whether it may be held although a description shows it in this state (`None`: leaves it out): it may be older than the hold, which
+    /// was seen, or renewed by an accepted heartbeat, since. A terminating instance does not come back.
     fn may_be_held_in(&self, shown: Option<Lifecycle>, now: Timestamp) -> bool {
         let may_be_older = match shown {
             Some(Lifecycle::InService | Lifecycle::Terminating) => {

@@ -45,7 +45,7 @@ async fn desired_capacity_outside_of_min_and_max_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cooldown_blocks_only_those_who_honour_it() {
+async fn a_cooldown_blocks_only_calls_honouring_it() {
     let bench = bench();
     bench.aws.add_group(web().size(0, 10, 0).cooldown(60));
     set(&bench, 1).await.expect("in range");

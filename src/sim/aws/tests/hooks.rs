@@ -192,7 +192,7 @@ async fn hooks_can_be_put_changed_and_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_has_fifty_hooks_at_most_and_one_that_is_changed_holds_only_who_comes_later() {
+async fn a_group_has_fifty_hooks_at_most_and_a_changed_one_holds_only_later_instances() {
     let bench = bench();
     bench.aws.add_group(web().hook(HookSpec::terminating("held").heartbeat(600)));
     let put = |name: &str| {

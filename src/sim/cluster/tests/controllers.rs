@@ -226,7 +226,7 @@ async fn a_cordon_is_written_down_as_a_taint_until_it_is_lifted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_no_execute_taint_drives_out_whoever_does_not_tolerate_it() {
+async fn a_no_execute_taint_evicts_pods_that_do_not_tolerate_it() {
     let sim = sim();
     sim.cluster
         .add(node("n1"))

@@ -138,7 +138,7 @@ async fn an_etcd_that_answers_too_late_may_have_done_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_overtaken_has_an_old_version() {
+async fn the_later_write_has_an_old_version() {
     let sim = sim();
     sim.cluster.add(node("n1"));
     let version = sim.nodes().get("n1").await.unwrap().metadata.resource_version;

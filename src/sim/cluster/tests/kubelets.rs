@@ -133,7 +133,7 @@ async fn a_node_that_is_heard_of_again_is_ready_and_keeps_its_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn behind_a_partition_the_kubelet_ends_whom_it_was_told_to_end_and_says_so_later() {
+async fn behind_a_partition_the_kubelet_ends_pods_as_told_and_says_so_later() {
     let sim = two_nodes().await;
     sim.pods().evict("web", &EvictParams::default()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
