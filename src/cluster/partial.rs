@@ -158,6 +158,20 @@ struct WirePodSpec {
     priority: Option<i32>,
     termination_grace_period_seconds: Option<i64>,
     tolerations: Option<Vec<Toleration>>,
+    init_containers: Option<Vec<WireInitContainer>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireInitContainer {
+    name: Option<String>,
+    restart_policy: Option<String>,
+}
+
+impl From<WireInitContainer> for Container {
+    fn from(WireInitContainer { name, restart_policy }: WireInitContainer) -> Self {
+        Self { name: name.unwrap_or_default(), restart_policy, ..Self::default() }
+    }
 }
 
 #[derive(Deserialize)]
@@ -166,10 +180,14 @@ struct WirePodStatus {
     phase: Option<String>,
     start_time: Option<Time>,
     container_statuses: Option<Vec<WireContainerStatus>>,
+    init_container_statuses: Option<Vec<WireContainerStatus>>,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct WireContainerStatus {
+    name: Option<String>,
+    restart_count: Option<i32>,
     state: Option<WireContainerState>,
 }
 
@@ -184,26 +202,36 @@ impl From<WireContainerStatus> for ContainerStatus {
             running: state.running.map(|_| ContainerStateRunning::default()),
             ..ContainerState::default()
         });
-        Self { state, ..Self::default() }
+        Self {
+            name: status.name.unwrap_or_default(),
+            restart_count: status.restart_count.unwrap_or_default(),
+            state,
+            ..Self::default()
+        }
     }
+}
+
+/// A list of k8s-openapi's, of one as it was read.
+fn all<W, T: From<W>>(wire: Option<Vec<W>>) -> Option<Vec<T>> {
+    wire.map(|items| items.into_iter().map(Into::into).collect())
 }
 
 impl<'de> Deserialize<'de> for Partial<Pod> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = Wire::<WirePodSpec, WirePodStatus>::deserialize(deserializer)?;
-        let spec = wire.spec.map(
-            |WirePodSpec { node_name, priority, termination_grace_period_seconds, tolerations }| PodSpec {
-                node_name,
-                priority,
-                termination_grace_period_seconds,
-                tolerations,
-                ..PodSpec::default()
-            },
-        );
-        let status = wire.status.map(|WirePodStatus { phase, start_time, container_statuses }| PodStatus {
-            phase,
-            start_time,
-            container_statuses: container_statuses.map(|all| all.into_iter().map(Into::into).collect()),
+        let spec = wire.spec.map(|spec| PodSpec {
+            node_name: spec.node_name,
+            priority: spec.priority,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            tolerations: spec.tolerations,
+            init_containers: all(spec.init_containers),
+            ..PodSpec::default()
+        });
+        let status = wire.status.map(|status| PodStatus {
+            phase: status.phase,
+            start_time: status.start_time,
+            container_statuses: all(status.container_statuses),
+            init_container_statuses: all(status.init_container_statuses),
             ..PodStatus::default()
         });
         Ok(Self(Pod { metadata: wire.metadata.into(), spec, status }))
@@ -281,6 +309,7 @@ impl<'de> Deserialize<'de> for Partial<Deployment> {
 mod tests {
     use serde_json::json;
 
+    use super::super::pods::Containers;
     use super::*;
     use crate::k8s::names;
 
@@ -359,21 +388,28 @@ mod tests {
                 "terminationGracePeriodSeconds": 50,
                 "tolerations": [{ "operator": "Exists" }, { "key": "k", "effect": "NoExecute", "tolerationSeconds": 300 }],
                 "containers": [{ "name": "c", "env": [{ "name": "A", "value": "B" }] }],
+                "initContainers": [{ "name": "first" }, { "name": "sidecar", "restartPolicy": "Always" }],
                 "volumes": [{ "name": "v", "emptyDir": {} }],
             },
             "status": {
                 "phase": "Running",
                 "conditions": [],
                 "podIP": "10.0.0.7",
-                "containerStatuses": [
-                    { "name": "c", "state": { "waiting": { "reason": "CrashLoopBackOff" } }, "restartCount": 7 },
+                "containerStatuses": [{ "name": "c", "state": { "running": {} }, "restartCount": 7 }],
+                "initContainerStatuses": [
+                    { "name": "first", "state": { "terminated": { "exitCode": 0 } }, "restartCount": 1 },
+                    { "name": "sidecar", "state": { "running": {} }, "restartCount": 2 },
                 ],
             },
-        })
-        .to_string();
+        });
+        let decoded: Partial<Pod> = serde_json::from_value(pod.clone()).expect("a Pod");
+        assert_eq!(PodView::from(&decoded).containers, Containers::Running { restarts: 9 });
+        let mut crashed = pod.clone();
+        crashed["status"]["initContainerStatuses"][1]["state"] = json!({ "waiting": {} });
+        let (pod, crashed) = (pod.to_string(), crashed.to_string());
         let bare =
             r#"{"metadata":{"name":"p2","ownerReferences":null},"spec":{"tolerations":null},"status":null}"#;
-        for pod in [pod.as_str(), bare] {
+        for pod in [pod.as_str(), crashed.as_str(), bare] {
             let whole: Pod = serde_json::from_str(pod).expect("a Pod");
             let partial: Partial<Pod> = serde_json::from_str(pod).expect("a Pod");
             assert_eq!(PodView::from(&partial), PodView::from(&whole));
