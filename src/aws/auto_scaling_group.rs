@@ -173,6 +173,9 @@ impl AutoScalingGroup {
         instances.shrink_to_fit();
         let suspended = from.suspended_processes.unwrap_or_default();
         let tags = from.tags.unwrap_or_default();
+        // Ids of nodes to come are made of the first one, and AWS promises no order.
+        let mut zones = from.availability_zones.unwrap_or_default();
+        zones.sort();
         Self {
             name: from.auto_scaling_group_name.unwrap_or_default().into(),
             arn: from.auto_scaling_group_arn.unwrap_or_default(),
@@ -180,7 +183,7 @@ impl AutoScalingGroup {
             max: from.max_size.unwrap_or(0),
             desired: from.desired_capacity.unwrap_or(0),
             instances,
-            zones: from.availability_zones.unwrap_or_default(),
+            zones,
             zone_ids,
             suspended: suspended.into_iter().filter_map(|process| process.process_name).collect(),
             tags: tags
@@ -403,6 +406,13 @@ impl TemplateRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zones_are_in_order_whatever_order_they_come_in() {
+        let zones = Some(["c", "a", "b"].map(str::to_owned).to_vec());
+        let group = asg::AutoScalingGroup::builder().set_availability_zones(zones).build();
+        assert_eq!(AutoScalingGroup::from_sdk(group).zones, ["a", "b", "c"]);
+    }
 
     #[test]
     fn the_id_of_a_zone_is_known_from_an_instance_or_a_group_of_one_zone() {

@@ -48,6 +48,25 @@ impl Aws {
         self.named_groups(READ_NOW, names).await
     }
 
+    /// The groups of these names, of which some were deleted; those are left out. Whoever answers in AWS's place may refuse their names, in words
+    /// of its own.
+    pub async fn describe_groups_left(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        match self.describe_groups(names).await {
+            Err(AwsError::Other { .. }) => {}
+            outcome => return outcome,
+        }
+        let mut found = Vec::new();
+        for name in names {
+            match self.describe_groups(std::slice::from_ref(name)).await {
+                Err(error @ AwsError::Other { .. }) => {
+                    tracing::warn!(group = name.as_str(), error = %chain(&error), "a group that is no longer listed is refused by name: it counts as deleted");
+                }
+                outcome => found.extend(outcome?),
+            }
+        }
+        Ok(found)
+    }
+
     async fn named_groups(
         &self,
         patience: Patience,
@@ -308,14 +327,17 @@ impl Aws {
         self.pages(Operation::DescribeScalingActivities, LOOK_UP, send, |page| {
             found.extend(page.activities.unwrap_or_default().into_iter().filter_map(Activity::from_sdk));
             pages_left = pages_left.saturating_sub(1);
-            // Those under way come first, whenever they began.
-            let is_past = found.last().is_some_and(|last: &Activity| last.started < until && last.is_over());
+            // Those under way come first, whenever they began. In another order the next pages may have younger ones.
+            let over = found.iter().filter(|activity: &&Activity| activity.is_over());
+            let is_newest_first = over.is_sorted_by(|a, b| a.started >= b.started);
+            let is_past =
+                is_newest_first && found.last().is_some_and(|last| last.started < until && last.is_over());
             page.next_token.filter(|_| pages_left > 0 && !is_past && !enough(&found))
         })
         .await?;
         found.retain(|activity| activity.started >= until);
-        // Callers rely on this order.
-        found.sort_by_key(|activity| std::cmp::Reverse(activity.started));
+        // Callers rely on this order. Of those of one second it is always the same, so that a group is told the same failure.
+        found.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.id.cmp(&b.id)));
         Ok(found)
     }
 
@@ -341,5 +363,94 @@ impl Aws {
             .await?;
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_smithy_runtime_api::client::http::{
+        HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
+    };
+    use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+    use aws_smithy_types::body::SdkBody;
+
+    use super::*;
+
+    /// AWS with an answer to each request, by its body.
+    struct Answers<F>(F);
+
+    impl<F> std::fmt::Debug for Answers<F> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Answers")
+        }
+    }
+
+    impl<F: Fn(&str) -> (u16, String) + Send + Sync> HttpConnector for Answers<F> {
+        fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+            let body = request.body().bytes().map(String::from_utf8_lossy).unwrap_or_default();
+            let (status, answer) = self.0(&body);
+            let status = status.try_into().expect("a status");
+            HttpConnectorFuture::ready(Ok(HttpResponse::new(status, SdkBody::from(answer))))
+        }
+    }
+
+    fn aws(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> Aws {
+        let connector = SharedHttpConnector::new(Answers(answer));
+        Aws::at(http_client_fn(move |_, _| connector.clone()))
+    }
+
+    fn response(operation: &str, result: &str) -> String {
+        format!("<{operation}Response><{operation}Result>{result}</{operation}Result></{operation}Response>")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn activities_are_the_same_in_whatever_order_and_pages_they_come() {
+        let first: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a moment");
+        let activity = |n: i64| {
+            let started = first + jiff::SignedDuration::from_mins(n / 2);
+            let status = if n == 0 { "InProgress" } else { "Successful" };
+            format!(
+                "<member><ActivityId>{n}</ActivityId><StartTime>{started}</StartTime><StatusCode>{status}</StatusCode></member>"
+            )
+        };
+        for order in [[0, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 0], [0, 1, 2, 3, 4, 5], [3, 1, 5, 0, 2, 4]] {
+            let pages: Vec<String> =
+                order.chunks(3).map(|page| page.iter().map(|&n| activity(n)).collect()).collect();
+            let aws = aws(move |request| {
+                let is_first = !request.contains("NextToken");
+                let page = &pages[usize::from(!is_first)];
+                let token = if is_first { "<NextToken>2</NextToken>" } else { "" };
+                (
+                    200,
+                    response("DescribeScalingActivities", &format!("<Activities>{page}</Activities>{token}")),
+                )
+            });
+            let until = first + jiff::SignedDuration::from_mins(1);
+            let found = aws.scaling_activities(&"g".into(), until, 300, |_| false).await.expect("read");
+            let found: Vec<_> = found.into_iter().map(|activity| activity.id).collect();
+            assert_eq!(found, ["4", "5", "2", "3"], "{order:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_that_was_deleted_is_left_out_though_its_name_is_refused() {
+        let aws = aws(|request| {
+            if request.contains("old") {
+                let error = "<Error><Code>ValidationError</Code><Message>There is no old</Message></Error>";
+                return (400, format!("<ErrorResponse>{error}</ErrorResponse>"));
+            }
+            let group = "<member><AutoScalingGroupName>web</AutoScalingGroupName></member>";
+            (
+                200,
+                response(
+                    "DescribeAutoScalingGroups",
+                    &format!("<AutoScalingGroups>{group}</AutoScalingGroups>"),
+                ),
+            )
+        });
+        let names = ["old".into(), "web".into()];
+        let found = aws.describe_groups_left(&names).await.expect("the other one");
+        assert_eq!(found.iter().map(|group| group.name.as_str()).collect::<Vec<_>>(), ["web"]);
+        assert!(aws.describe_groups(&names).await.is_err(), "whoever names groups is told");
     }
 }

@@ -39,7 +39,9 @@ impl Outcome {
             Err(AwsError::Expired { .. }) => Self::expired,
             Err(AwsError::Denied { .. }) => Self::denied,
             Err(AwsError::NoCredentials { .. }) => Self::no_credentials,
-            Err(AwsError::ServerError { .. } | AwsError::Unreachable { .. }) => Self::unreachable,
+            Err(
+                AwsError::ServerError { .. } | AwsError::Unconnected { .. } | AwsError::Unreachable { .. },
+            ) => Self::unreachable,
             Err(AwsError::DryRun { .. }) => Self::dry_run,
             Err(AwsError::Other { .. } | AwsError::Unreadable { .. }) => Self::other,
             Err(

@@ -10,6 +10,7 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use hyper_util::client::legacy::Error as HttpError;
 
 use super::Operation;
 use super::whole::EndsEarly;
@@ -62,6 +63,9 @@ pub enum AwsError {
         /// What was wrong with those found.
         source: Arc<dyn StdError + Send + Sync>,
     },
+    /// Nothing was sent: there was no connection.
+    #[error("{operation} was not sent: no connection")]
+    Unconnected { operation: Operation, source: Arc<dyn StdError + Send + Sync> },
     /// A server in trouble has answered: AWS's own, or one in front of it, whose answer has no code. The call may have taken effect. By AWS's
     /// own answer it is over; behind another's it may take effect later.
     #[error("{operation} failed in a server, and may have taken effect: {code}: {message}")]
@@ -108,8 +112,11 @@ const THROTTLED: &[&str] = &[
     "TooManyRequestsException",
     "EC2ThrottledException",
     "BandwidthLimitExceeded",
+    "LimitExceededException",
     "PriorRequestNotComplete",
+    "ProvisionedThroughputExceededException",
     "SlowDown",
+    "TransactionInProgressException",
     "KMS.ThrottlingException",
 ];
 
@@ -189,7 +196,7 @@ impl AwsError {
         // By its two names.
         let code = if code == "ValidationException" { "ValidationError" } else { code };
         match code {
-            _ if THROTTLED.contains(&code) || status == TOO_MANY_REQUESTS => {
+            _ if THROTTLED.contains(&code) || status == TOO_MANY_REQUESTS || says("rate exceeded") => {
                 return Self::Throttled { operation, message };
             }
             _ if DENIED.contains(&code) => return Self::Denied { action: operation.action(), message },
@@ -259,11 +266,14 @@ impl AwsError {
                 let message = message.map_or_else(unreadable, str::to_owned);
                 Self::of_service(operation, status, code.unwrap_or(NO_CODE), &message)
             }
-            unsigned if is_about::<CredentialsError>(&unsigned) => {
+            unsigned if cause::<CredentialsError>(&unsigned).is_some() => {
                 Self::NoCredentials { operation, source: Arc::new(unsigned) }
             }
-            cut_off if is_about::<EndsEarly>(&cut_off) => {
+            cut_off if cause::<EndsEarly>(&cut_off).is_some() => {
                 Self::Unreadable { operation, source: Arc::new(cut_off) }
+            }
+            unsent if cause::<HttpError>(&unsent).is_some_and(HttpError::is_connect) => {
+                Self::Unconnected { operation, source: Arc::new(unsent) }
             }
             lost => Self::Unreachable { operation, source: Arc::new(lost) },
         }
@@ -277,18 +287,19 @@ impl AwsError {
                 | Self::Expired { .. }
                 | Self::NoCredentials { .. }
                 | Self::ServerError { .. }
+                | Self::Unconnected { .. }
                 | Self::Unreachable { .. }
                 | Self::Unreadable { .. }
                 | Self::ScalingActivityInProgress { .. }
         )
     }
 
-    /// Whether AWS has certainly refused the call; otherwise it may have taken effect.
+    /// Whether the call certainly had no effect: AWS has refused it, or it was never sent.
     pub fn is_refusal(&self) -> bool {
         self.is_answered() && !matches!(self, Self::ServerError { .. })
     }
 
-    /// Whether the call has had an answer that says how it ended, be it of a server in trouble.
+    /// Whether the call is over: it has had an answer that says so, be it of a server in trouble, or was never sent.
     pub fn is_answered(&self) -> bool {
         !matches!(self, Self::Unreachable { .. } | Self::Unreadable { .. })
     }
@@ -300,23 +311,23 @@ impl AwsError {
     }
 }
 
-fn is_about<T: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if error.is::<T>() {
-            return true;
-        }
-        next = error.source();
-    }
-    false
+/// The error of this type among the causes of another.
+fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
+    std::iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref())
 }
 
 #[cfg(test)]
 mod tests {
+    use aws_config::{Region, SdkConfig};
+    use aws_credential_types::Credentials;
+    use aws_sdk_autoscaling::config::SharedCredentialsProvider;
     use aws_sdk_autoscaling::operation::terminate_instance_in_auto_scaling_group::TerminateInstanceInAutoScalingGroupError;
+    use aws_smithy_async::rt::sleep::{SharedAsyncSleep, TokioSleep};
+    use aws_smithy_http_client::Builder;
     use aws_smithy_types::body::SdkBody;
 
     use super::*;
+    use crate::aws::{Aws, behaviour};
 
     fn variant(code: &str, message: &str) -> String {
         let error = AwsError::of_service(Operation::TerminateInstanceInAutoScalingGroup, 400, code, message);
@@ -342,6 +353,27 @@ mod tests {
         assert!(text.contains("404") && text.contains("no EndTime"), "{text}");
     }
 
+    /// It is tried again, and no later size waits for it.
+    #[tokio::test]
+    async fn what_was_never_sent_for_want_of_a_connection_had_no_effect() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        drop(listener);
+        let keys = Credentials::from_keys("key", "secret", None);
+        let config = SdkConfig::builder()
+            .behavior_version(behaviour())
+            .region(Region::from_static("eu-central-1"))
+            .credentials_provider(SharedCredentialsProvider::new(keys))
+            .sleep_impl(SharedAsyncSleep::new(TokioSleep::new()))
+            .endpoint_url(format!("http://{address}"))
+            .http_client(Builder::new().build_http())
+            .build();
+        let aws = Aws::new(&config).expect("a region");
+        let error = aws.complete(&"g".into(), "ebbtide", &"i-1".into()).await.expect_err("nobody is there");
+        assert!(matches!(error, AwsError::Unconnected { .. }), "{error:?}");
+        assert!(error.is_refusal() && error.is_transient() && !error.may_come());
+    }
+
     #[test]
     fn an_answer_is_told_apart_by_code_and_text() {
         let table = [
@@ -352,6 +384,10 @@ mod tests {
             ("ResourceContention", "You already have a pending update", "ServerError"),
             ("ThrottlingException", "Rate exceeded", "Throttled"),
             ("TooManyRequestsException", "Too Many Requests", "Throttled"),
+            ("LimitExceededException", "", "Throttled"),
+            ("TransactionInProgressException", "", "Throttled"),
+            ("ProvisionedThroughputExceededException", "", "Throttled"),
+            ("ValidationError", "Rate exceeded", "Throttled"),
             ("AccessDeniedException", "User: x is not authorized to perform: y", "Denied"),
             ("AccessDenied", "User: arn:aws:iam::1:user/u is not authorized to perform: x", "Denied"),
             ("UnauthorizedOperation", "You are not authorized to perform this operation.", "Denied"),

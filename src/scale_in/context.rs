@@ -205,7 +205,8 @@ pub(super) fn removable(
     group: &AutoScalingGroup,
     instance: &InstanceId,
 ) -> Result<(), SizeError> {
-    sizes::removable(group, [instance.as_str()], |other| will_decrement(nodes, &other.id))
+    let decrements = |other: &Instance| other.id != *instance && will_decrement(nodes, &other.id);
+    sizes::removable(group, [instance.as_str()], decrements)
 }
 
 /// Whether a scale-in of the instance is accepted that will lower the desired capacity.

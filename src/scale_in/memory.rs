@@ -59,6 +59,8 @@ pub struct Memory {
     pub once_gone: Option<ScaleInEvent>,
     /// When AWS refused to shrink the group.
     pub at_minimum_since: Option<Timestamp>,
+    /// When AWS refused the last termination in words that say nothing to us.
+    pub refused_unclearly_at: Option<Timestamp>,
     /// Whether this run has seen the instance in a group of ours.
     pub was_seen_in: bool,
     /// Whether this run has seen the group take the instance out.
@@ -301,7 +303,7 @@ impl Memory {
 
     /// Forgets what was found out in this scale-in and does not count for another.
     pub fn forget_the_scale_in(&mut self) {
-        self.at_minimum_since = None;
+        (self.at_minimum_since, self.refused_unclearly_at) = (None, None);
         self.was_seen_out = false;
         self.refused_by_aws = None;
         self.not_held_by_ours_since = None;
@@ -356,6 +358,7 @@ impl Memory {
 
     /// Notes AWS's answer to the termination noted at `noted_at`, or that there was none.
     pub fn note_termination(&mut self, noted_at: Timestamp, result: &Result<(), AwsError>, now: Timestamp) {
+        self.refused_unclearly_at = None;
         let Err(error) = result else {
             self.refused_by_aws = None;
             (self.told_at, self.is_acknowledged) = (Some(now), true);
@@ -371,6 +374,7 @@ impl Memory {
             self.at_minimum_since = Some(now);
             return self.worked(&Task::Terminate, now);
         }
+        self.refused_unclearly_at = matches!(error, AwsError::Other { .. }).then_some(now);
         self.note_refusal(Task::Terminate, error);
         self.failed(&Task::Terminate, now, None);
     }

@@ -273,13 +273,13 @@ fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration
 fn is_refused_at_minimum(s: &Situation<'_>, record: &Record) -> bool {
     let is_live = matches!(&s.instance, Membership::In { lifecycle, .. } if lifecycle.is_live());
     let may_be_spared = record.release == Release::TerminateAndDecrement && record.ends_at.is_none();
-    s.memory.at_minimum_since.is_some() && may_be_spared && is_live
+    may_be_spared && is_live && s.refused_at_minimum().is_some()
 }
 
 /// AWS refuses to shrink the group: cancels, rather than keep an empty node for ever, once a refresh that began after the refusal shows the
 /// instance in service.
 fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let (Membership::In { seen, .. }, Some(refused_at)) = (&s.instance, s.memory.at_minimum_since) else {
+    let (Membership::In { seen, .. }, Some(refused_at)) = (&s.instance, s.refused_at_minimum()) else {
         return;
     };
     if *seen < refused_at {

@@ -122,9 +122,9 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action
     if *lifecycle == Lifecycle::Retained {
         return (Release::Terminate, give_up_replacement(s, record));
     }
-    if s.memory.at_minimum_since.is_some()
-        && record.ends_at.is_some()
+    if record.ends_at.is_some()
         && record.release == Release::TerminateAndDecrement
+        && s.refused_at_minimum().is_some()
     {
         return (Release::Terminate, None);
     }

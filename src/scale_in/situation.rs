@@ -210,6 +210,13 @@ impl Situation<'_> {
         }
     }
 
+    /// When AWS refused to shrink the group. Its words for that are documented nowhere: any that say nothing to us are, where the group has no
+    /// more than its minimum.
+    pub(super) fn refused_at_minimum(&self) -> Option<Timestamp> {
+        let unclearly = || self.memory.refused_unclearly_at.filter(|_| !(self.may_shrink)());
+        self.memory.at_minimum_since.or_else(unclearly)
+    }
+
     /// Plans an Event unless it was published a short while ago.
     pub(super) fn announce(&self, plan: &mut Plan, event: ScaleInEvent) {
         match self.told_until(&event.topic) {

@@ -268,7 +268,7 @@ impl Discovery {
         let missing = view.groups.keys().filter(|name| !described.contains_key(*name));
         let missing: Vec<GroupName> = missing.cloned().collect();
         let mut unselected = Vec::new();
-        for found in self.aws.describe_groups(&missing).await? {
+        for found in self.aws.describe_groups_left(&missing).await? {
             if self.selectors.selects(&found) {
                 described.insert(found.name.clone(), found);
             } else {
@@ -299,7 +299,7 @@ impl Discovery {
             .collect();
         let is_seen = |name: &GroupName| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
         let (known, unseen): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
-        let mut found = self.aws.describe_groups(&known).await?;
+        let mut found = self.aws.describe_groups_left(&known).await?;
         // Anybody who may annotate a Node can name a group: what AWS makes of it must not fail the refresh, nor hold it up.
         let of_records = self.aws.describe_groups_now(&unseen).await;
         memory.on_record.note("groups that only records on Nodes name", of_records.as_ref().err());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::aws::{AwsError, Lifecycle};
+use crate::aws::{AwsError, Instance, Lifecycle};
 use crate::clock::{backoff, elapsed, later, signed, spread};
 use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId};
@@ -224,7 +224,8 @@ impl Held {
     /// was seen, or renewed by an accepted heartbeat, since. A terminating instance does not come back.
     fn may_be_held_in(&self, shown: Option<Lifecycle>, now: Timestamp) -> bool {
         let may_be_older = match shown {
-            Some(Lifecycle::InService | Lifecycle::Terminating) => {
+            // An unknown state may be one of the same hold.
+            Some(Lifecycle::InService | Lifecycle::Terminating | Lifecycle::Unknown) => {
                 self.lifecycle == Lifecycle::TerminatingWait && self.renewed.is_some()
             }
             Some(_) => false,
@@ -287,10 +288,12 @@ impl Held {
     }
 }
 
-/// Instances that this run saw join their groups.
+/// Instances that this run saw join their groups, or begin to leave them.
 #[derive(Debug, Default)]
 pub(super) struct Newcomers {
     joined: BTreeSet<InstanceId>,
+    /// Those shown as `Terminating`, and since when.
+    terminating: BTreeMap<InstanceId, Timestamp>,
     /// Those that refreshes leave out, and since when: they need not have gone.
     left_out: BTreeMap<InstanceId, Timestamp>,
 }
@@ -310,6 +313,11 @@ impl Newcomers {
             let gone = before.by_instance.keys().filter(|instance| !shown.contains_key(*instance));
             self.left_out.extend(gone.map(|instance| (instance.clone(), now)));
         }
+        let all = snapshot.groups.values().flat_map(|group| &group.asg.instances);
+        let terminating = all.filter(|instance| instance.lifecycle == Lifecycle::Terminating);
+        self.terminating = terminating
+            .map(|Instance { id, .. }| (id.clone(), self.terminating.get(id).copied().unwrap_or(now)))
+            .collect();
         self.left_out
             .retain(|instance, since| !shown.contains_key(instance) && elapsed(*since, now) <= MISSED_FOR);
         self.joined.retain(|instance| shown.contains_key(instance) || self.left_out.contains_key(instance));
@@ -335,7 +343,8 @@ pub(super) fn observe(
             let said = said.get(&instance.id).copied();
             let said = match instance.lifecycle {
                 Lifecycle::Terminating => {
-                    let since = said.and_then(|said| said.since).into_iter().chain([snapshot.taken_at]).min();
+                    let shown = newcomers.terminating.get(&instance.id).copied().unwrap_or(snapshot.taken_at);
+                    let since = said.and_then(|said| said.since).into_iter().chain([shown]).min();
                     Some(HoldEvidence {
                         since,
                         held_after: said.map_or(UNSEEN_AFTER, |said| said.held_after),

@@ -166,6 +166,29 @@ fn what_a_refresh_shows_anew_in_a_known_group_has_come_since() {
 }
 
 #[test]
+fn one_that_refreshes_keep_showing_as_terminating_counts_as_held_in_time() {
+    let (mut held, mut newcomers) = (BTreeMap::new(), Newcomers::default());
+    let mut show = |lifecycle, second| {
+        let shown = Snapshot { taken_at: at(second), ..snapshot(&[("i-1", lifecycle)]) };
+        newcomers.observe(None, &shown);
+        observe(&mut held, None, &shown, &newcomers, |_| Some(LASTS), &BTreeMap::new(), at(second));
+        held.len()
+    };
+    assert_eq!([0, 10, 20].map(|second| show(Lifecycle::Terminating, second)), [0, 0, 1]);
+    assert_eq!(show(Lifecycle::InService, 30), 0);
+    assert_eq!([40, 50].map(|second| show(Lifecycle::Terminating, second)), [0, 0], "anew");
+}
+
+#[test]
+fn a_hold_is_the_same_though_a_description_shows_a_state_that_nobody_knows() {
+    let mut held =
+        BTreeMap::from([("i-1".into(), Held { renewed: Some(at(8)), since: Some(at(3)), ..held() })]);
+    show(&mut held, &[("i-1", Lifecycle::Unknown)], 10);
+    show(&mut held, &[("i-1", Lifecycle::TerminatingWait)], 20);
+    assert_eq!(held["i-1"].since, Some(at(3)));
+}
+
+#[test]
 fn instances_that_are_held_at_once_beat_apart_and_in_time() {
     let beats: BTreeSet<_> =
         (0..100).map(|n| interval(Duration::from_mins(1), &format!("i-{n}").into())).collect();
