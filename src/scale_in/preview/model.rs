@@ -277,7 +277,7 @@ impl<'a> Model<'a> {
         self.memory.note_begun(&action, now);
         match action {
             Action::PatchNode { patch, then } => {
-                merge(&mut self.node, patch);
+                json_patch::merge(&mut self.node, &patch);
                 let node: Node = serde_json::from_value(self.node.clone()).unwrap_or_default();
                 self.view = NodeView::from(&node);
                 self.memory.note_written(&self.view, now);
@@ -361,27 +361,6 @@ impl<'a> Model<'a> {
         pod.deletion_grace_seconds =
             Some(pod.deletion_grace_seconds.map_or(grace, |before| before.min(grace)));
         grace
-    }
-}
-
-/// A merge patch, as the API server applies it.
-///
-/// Source: [RFC 7386](https://www.rfc-editor.org/rfc/rfc7386).
-fn merge(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(serde_json::Map::new());
-    }
-    let Some(fields) = target.as_object_mut() else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            fields.remove(&key);
-        } else {
-            merge(fields.entry(key).or_insert(Value::Null), value);
-        }
     }
 }
 
