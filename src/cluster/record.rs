@@ -284,6 +284,16 @@ pub enum Written {
     Unreadable(String),
 }
 
+impl Written {
+    /// The record, if it is one.
+    pub fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Record(record) => Some(record),
+            Self::Request(_) | Self::Unreadable(_) => None,
+        }
+    }
+}
+
 /// Annotation `ebbtide/scale-in` of a Node, read once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Annotation {
@@ -309,10 +319,7 @@ impl Annotation {
 
     /// The record, if it is one.
     pub fn record(&self) -> Option<&Record> {
-        match &self.written {
-            Written::Record(record) => Some(record),
-            Written::Request(_) | Written::Unreadable(_) => None,
-        }
+        self.written.record()
     }
 }
 

@@ -135,13 +135,12 @@ impl Claims {
             }
             other => other,
         });
-        if matches!(self.believed, Some(Written::Record(_))) {
+        let believed = self.believed.as_ref().and_then(Written::record);
+        if believed.is_some() {
             self.overruled = None;
         }
         // A believed record without an end corrects one that had one: another replica may have believed somebody else's.
-        if let Some(Written::Record(record)) = &self.believed
-            && node.instance.as_ref() == Some(&record.instance)
-        {
+        if let Some(record) = believed.filter(|record| node.instance.as_ref() == Some(&record.instance)) {
             self.told_end = record.ends_at.map(|at| (record.instance.clone(), at));
             if let Some(at) = record.terminate_at {
                 self.told_termination = Some((record.instance.clone(), at));
@@ -163,12 +162,14 @@ impl Claims {
         self.believed.as_ref()
     }
 
-    /// What is believed of the annotation, if it is a record of this instance.
+    /// What is believed of the annotation, if it is a record.
+    pub fn record(&self) -> Option<&Record> {
+        self.believed()?.record()
+    }
+
+    /// The same, if it is of this instance.
     pub fn record_of(&self, instance: &InstanceId) -> Option<&Record> {
-        match &self.believed {
-            Some(Written::Record(record)) if record.instance == *instance => Some(record),
-            _ => None,
-        }
+        self.record().filter(|record| record.instance == *instance)
     }
 
     /// When AWS ends the machine of this instance, by a record that may have been written over or taken off since: the notice is
@@ -213,8 +214,7 @@ impl Claims {
     /// The record in the annotation, if something else is believed.
     pub fn not_believed(&self) -> Option<&Record> {
         let claimed = self.written.as_ref()?.record()?;
-        let is_believed = matches!(&self.believed, Some(Written::Record(record)) if record == claimed);
-        (!is_believed).then_some(claimed)
+        (self.record() != Some(claimed)).then_some(claimed)
     }
 
     /// The same, if it is none of a run of ebbtide.
@@ -334,10 +334,7 @@ mod tests {
 
     fn seen(claims: &mut Claims, record: &Record, from_another_run: bool, now: i64) -> Record {
         claims.see(&written(record), from_another_run, at(now));
-        match claims.believed() {
-            Some(Written::Record(record)) => record.clone(),
-            other => panic!("{other:?}"),
-        }
+        claims.record().unwrap_or_else(|| panic!("{:?}", claims.believed())).clone()
     }
 
     /// A record as far along as can be.
@@ -528,7 +525,7 @@ mod tests {
                 seen(&mut claims, &before, true, 0);
             }
             claims.see(&node(&text), from_another_run, at(10));
-            matches!(claims.believed(), Some(Written::Record(_)))
+            claims.record().is_some()
         };
         assert!(believed(None, true) && believed(Some(record(0)), false));
         assert!(!believed(None, false));
@@ -536,7 +533,7 @@ mod tests {
         let text = record::write(&of_ours).replace("terminate-and-decrement", "terminat");
         let mut claims = Claims::default();
         claims.see(&node(&text), false, at(10));
-        assert!(matches!(claims.believed(), Some(Written::Record(_))), "a follower has accepted it");
+        assert!(claims.record().is_some(), "a follower has accepted it");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::going::Going;
 use super::membership::Membership;
 use super::node_patch;
 use super::outages::Outages;
-use super::record::{Phase, Record, Written};
+use super::record::{Phase, Record};
 use super::returns::Returns;
 use super::same_writes::SameWrites;
 use super::tries::{Task, Tries};
@@ -207,16 +207,12 @@ impl Memory {
     pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
         self.going.see(pods, now);
         self.pods.retain(|uid, _| pods.contains_key(uid));
-        let record = match self.claims.believed() {
-            Some(Written::Record(record)) => Some(record),
-            _ => None,
-        };
-        self.returns.see(pods, record.map(|record| record.requested_at));
+        self.returns.see(pods, self.claims.record().map(|record| record.requested_at));
     }
 
     /// Notes what the node's DaemonSet pods do, once they are listed.
     pub fn note_daemons(&mut self, pods: &BTreeMap<String, PodView>, flush: &Flush, now: Timestamp) {
-        let is_draining = matches!(self.claims.believed(), Some(Written::Record(record)) if record.phase == Phase::Draining);
+        let is_draining = self.claims.record().is_some_and(|record| record.phase == Phase::Draining);
         if is_draining {
             // It has gone back from a flush: what comes instead of those asked then is needed again.
             self.outages.forget_asked();
@@ -266,7 +262,7 @@ impl Memory {
         };
         let is_going = lifecycle.is_some_and(Lifecycle::is_terminating);
         let is_over = !is_going && !node_patch::has_our_taint(node);
-        if is_over || matches!(self.claims.believed(), Some(Written::Record(_))) {
+        if is_over || self.claims.record().is_some() {
             self.lost = None;
         } else if let Some(before) = before {
             let is_told = before.terminate_at.is_some() || is_going;

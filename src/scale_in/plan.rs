@@ -49,13 +49,13 @@ pub fn plan(s: &Situation<'_>) -> Plan {
         }
         Some(Written::Request(request)) => {
             if !put_back(s, &mut plan) {
-                begin_for_operator(s, request, &mut plan);
+                begin_for_operator(s, *request, &mut plan);
             }
             None
         }
         Some(Written::Unreadable(text)) => {
             // An unreadable value counts as none.
-            s.announce(&mut plan, events::not_understood(&text));
+            s.announce(&mut plan, events::not_understood(text));
             without_record(s, &mut plan);
             None
         }

@@ -100,8 +100,8 @@ pub struct Situation<'a> {
 
 impl Situation<'_> {
     /// What is believed of the Node's annotation.
-    pub(super) fn written(&self) -> Option<Written> {
-        self.memory.claims.believed().cloned()
+    pub(super) fn written(&self) -> Option<&Written> {
+        self.memory.claims.believed()
     }
 
     /// What AWS's notices together say of the instance's end, unless the machine has started since.

@@ -32,7 +32,7 @@ use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
 use super::pod_watches::Pods;
-use super::record::{Cause, Phase, Record, Written};
+use super::record::{Cause, Phase, Record};
 use super::situation::{CUT_OFF_FOR, Situation};
 use super::told::Told;
 use super::trace;
@@ -427,12 +427,8 @@ impl Worker {
         let is_others = !leads || now < later(self.shared.leadership.leads_since(), SEEN_AFTER);
         let from_another_run =
             std::mem::take(&mut self.at_start) || is_others || self.shared.dry_run.is_some();
-        let before = match self.memory.claims.believed() {
-            Some(Written::Record(record)) if node.instance.as_ref() == Some(&record.instance) => {
-                Some(record.clone())
-            }
-            _ => None,
-        };
+        let record_of = |instance| self.memory.claims.record_of(instance);
+        let before = node.instance.as_ref().and_then(record_of).cloned();
         self.memory.claims.see(node, from_another_run, later(now, ahead));
         if before.is_some() && self.memory.claims.believed().is_none() {
             // Another process may have taken it off.

@@ -13,7 +13,7 @@ use super::witness::{Witness, machine};
 use crate::cluster::Candidate;
 use crate::config::Config;
 use crate::k8s::names::RECORD;
-use crate::scale_in::record::{Phase, Record, Written, read};
+use crate::scale_in::record::{Phase, read};
 use crate::sim::aws::{GroupSpec, HookSpec, LifecycleState, QueueSpec, TerminationCause};
 use crate::sim::cluster::{budget, daemon_set, replica_set};
 use crate::sim::program::{Program, TAG, config};
@@ -303,8 +303,5 @@ fn pods_run(world: &World) -> usize {
 
 fn phase(world: &World, node: &str) -> Option<Phase> {
     let node = world.cluster.node(node)?;
-    match read(node.metadata.annotations?.get(RECORD)?) {
-        Written::Record(Record { phase, .. }) => Some(phase),
-        _ => None,
-    }
+    read(node.metadata.annotations?.get(RECORD)?).record().map(|record| record.phase)
 }
