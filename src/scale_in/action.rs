@@ -155,8 +155,8 @@ impl Plan {
         })
     }
 
-    /// Plans again at `moment` at the latest.
-    pub(super) fn wake(&mut self, moment: Timestamp) {
-        self.wake_at = Some(self.wake_at.map_or(moment, |at| at.min(moment)));
+    /// Plans again at `moment`, if there is one, at the latest.
+    pub(super) fn wake(&mut self, moment: impl Into<Option<Timestamp>>) {
+        self.wake_at = self.wake_at.into_iter().chain(moment.into()).min();
     }
 }

@@ -42,9 +42,8 @@ pub(super) fn cordon(s: &Situation<'_>, plan: &mut Plan) {
 /// Plans the end of the cordon of a node whose instance is in none of our groups: no notice prolongs it.
 pub(super) fn end(s: &Situation<'_>, plan: &mut Plan) {
     let Some(cordon) = &s.node.cordon else { return };
-    let until = s.ours(cordon.until());
-    if until > s.now {
-        return plan.wake(until);
+    if !s.has_come(s.ours(cordon.until()), plan) {
+        return;
     }
     let event = events::uncordoned(cordon.cause());
     let patch = node_patch::end_cordon(s.node, s.node.unschedulable);

@@ -74,24 +74,18 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     if workloads.is_empty() && !late && s.is_relisting {
         // Pods bound to the node meanwhile are known only once the list is in.
-        if let Some(limit) = limit {
-            plan.wake(limit);
-        }
+        plan.wake(limit);
         return release::announce_unlisted(s, &record, plan);
     }
     if workloads.is_empty() && !late && (s.awaits_daemon_sets() || release::awaits_heartbeat(s, plan)) {
-        if let Some(limit) = limit {
-            plan.wake(limit);
-        }
+        plan.wake(limit);
         return;
     }
     if workloads.is_empty() || late {
         return enter_flushing(s, &record, workloads.len(), plan);
     }
     plan.phase_until = limit;
-    if let Some(limit) = limit {
-        plan.wake(limit);
-    }
+    plan.wake(limit);
     let lost = s.twins.iter().map(Arc::as_ref).chain([s.node]).filter_map(|node| s.lost_at(node));
     for end in s.settings.patience_ends(&record).into_iter().chain(lost).filter(|end| *end > s.now) {
         plan.wake(end);
@@ -204,10 +198,8 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
         return why;
     }
     if let Some(at) = s.memory.of(&pod.uid).to_go.filter(|at| *at + ASK_AGAIN > s.now) {
-        let shown_by = later(at, SHOWN_WITHIN);
-        if shown_by > s.now && gone_by.is_some() {
-            plan.wake(shown_by);
-        } else if !s.memory.of(&pod.uid).deletion.done {
+        let is_shown = gone_by.is_none() || s.has_come(later(at, SHOWN_WITHIN), plan);
+        if is_shown && !s.memory.of(&pod.uid).deletion.done {
             cut_at_last_call(s, record, candidate, at, plan);
         }
         plan.wake(at + ASK_AGAIN);
@@ -228,9 +220,7 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
     let comes_next = after.is_none() && lower_have_answered;
     // Priorities and orders give way before graces do.
     if !comes_next && !is_late {
-        if let Some(call) = first_call {
-            plan.wake(call);
-        }
+        plan.wake(first_call);
         return after.map_or(WaitReason::Queued, WaitReason::After);
     }
     let own_waits = s.is_own(pod).then(|| s.others_may_lead_until()).flatten();
@@ -246,11 +236,9 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
 /// Whether an eviction of the pod was answered before, or has had no answer for too long.
 fn was_tried(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
     let tries = &s.memory.of(&pod.uid).eviction;
-    let unanswered = tries.began.filter(|_| tries.in_flight).map(|began| later(began, UNANSWERED));
-    if let Some(at) = unanswered.filter(|at| *at > s.now) {
-        plan.wake(at);
-    }
-    tries.ended.is_some() || unanswered.is_some_and(|at| at <= s.now)
+    let began = tries.began.filter(|_| tries.in_flight);
+    let is_unanswered = began.is_some_and(|began| s.has_come(later(began, UNANSWERED), plan));
+    is_unanswered || tries.ended.is_some()
 }
 
 /// Deletes a pod at its last call, if an eviction was tried or the pod is patient, with the grace due at `asked_at`: a shorter one would
@@ -266,11 +254,7 @@ fn cut_at_last_call(
     let Time { limit: Some(limit), gone_by: Some(gone_by), .. } = time else { return false };
     let call = last_call(gone_by, pod.grace_seconds);
     plan.last_call = Some(plan.last_call.map_or(call, |first| first.min(call)));
-    if call > s.now {
-        plan.wake(call);
-        return false;
-    }
-    if class != Class::Patient && !was_tried(s, pod, plan) {
+    if !s.has_come(call, plan) || class != Class::Patient && !was_tried(s, pod, plan) {
         return false;
     }
     let grace = grace_to_ask(Some(limit), pod.grace_seconds, asked_at);
@@ -299,15 +283,11 @@ fn wait_for_exit(
     let until = s.grace_ends(pod)?;
     if let Some(cut) = time.limit.filter(|limit| *limit < until).map(cut) {
         let asked = s.memory.of(&pod.uid);
-        if cut > s.now {
-            plan.wake(cut);
-        } else if asked.to_go.is_none_or(|at| at < cut) {
+        if s.has_come(cut, plan) && asked.to_go.is_none_or(|at| at < cut) {
             s.attempt(plan, &asked.deletion, || cut_short(s, record, pod));
         }
     }
-    let overdue = later(until, OVERDUE_AFTER);
-    if overdue > s.now {
-        plan.wake(overdue);
+    if !s.has_come(later(until, OVERDUE_AFTER), plan) {
         return Some(WaitReason::Exiting(s.theirs(until)));
     }
     if !s.twins.is_empty() {
@@ -365,12 +345,7 @@ fn is_urgent(s: &Situation<'_>, asked: &Asked, time: Time, plan: &mut Plan) -> b
     if !is_near || !is_kept || asked.is_put_off() {
         return false;
     }
-    let Some(ended) = asked.eviction.ended else { return false };
-    let again = later(ended, BLOCKED);
-    if again > s.now {
-        plan.wake(again);
-    }
-    again <= s.now
+    asked.eviction.ended.is_some_and(|ended| s.has_come(later(ended, BLOCKED), plan))
 }
 
 /// The API server's words, if it refused the last try and no budget was the reason.
@@ -422,9 +397,7 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, pods: &[Classified<'_>]
 /// After a limit of ours at which nothing is deleted: announces which pods the drain still waits for.
 fn announce_over_time(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Some(limit) = soft_limit(s.our_limit, record) else { return };
-    if limit > s.now {
-        plan.wake(limit);
-    } else if !plan.waiting.is_empty() {
+    if s.has_come(limit, plan) && !plan.waiting.is_empty() {
         s.announce(plan, events::over_time(&plan.waiting));
     }
 }
@@ -434,10 +407,7 @@ const SLOW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Announces which pods a slow phase waits for.
 pub(super) fn announce_slow(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let slow = record.phase_since + SLOW;
-    if slow > s.now {
-        plan.wake(slow);
-    } else if !plan.waiting.is_empty() {
+    if s.has_come(record.phase_since + SLOW, plan) && !plan.waiting.is_empty() {
         s.announce(plan, events::waiting(&plan.waiting));
     }
 }

@@ -51,12 +51,9 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             plan.waiting.push(Waiting { pod: pod.name.clone(), why });
         }
     }
-    match s.is_dead_from(record, record.empty_since.unwrap_or(record.phase_since)) {
-        Some(dead_from) if dead_from <= s.now => {
-            return release::begin(s, record, events::releasing_dead(&record.instance), plan);
-        }
-        Some(dead_from) => plan.wake(dead_from),
-        None => {}
+    let dead_from = s.is_dead_from(record, record.empty_since.unwrap_or(record.phase_since));
+    if dead_from.is_some_and(|from| s.has_come(from, plan)) {
+        return release::begin(s, record, events::releasing_dead(&record.instance), plan);
     }
     let hard = deadline::released_anyway(record);
     let flush_time = s.flush_time(record);
@@ -86,26 +83,19 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     plan.phase_until = Some(until);
     // A list that comes brings a new plan by itself; where another process leads, none comes.
-    if let Some(at) = if is_listed { Some(until) } else { hard } {
-        plan.wake(at);
-    }
+    plan.wake(if is_listed { Some(until) } else { hard });
     drain::announce_refused(s, plan);
     drain::announce_slow(s, record, plan);
 }
 
 /// Whether the node's pods are listed for a release at `until`, or need not be yet.
 fn ensure_listed_for(until: Timestamp, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
-    let list_at = later(until, -LISTED_WITHIN);
     if s.is_relisting {
         // Which pods are bound to the node meanwhile is known only when that is done.
         release::announce_unlisted(s, record, plan);
         return false;
     }
-    if list_at > s.now {
-        plan.wake(list_at);
-        return true;
-    }
-    release::ensure_listed(&Task::Node, s, record, plan)
+    !s.has_come(later(until, -LISTED_WITHIN), plan) || release::ensure_listed(&Task::Node, s, record, plan)
 }
 
 /// Until when connections may come through load balancers; `None`: none do. The time counts from the write that began the scale-in, which
@@ -133,10 +123,8 @@ fn held_by_load_balancers(s: &Situation<'_>, flushed: Timestamp, drained: Timest
     };
     plan.held_by_load_balancers = Some(names.iter().map(|&name| name.to_owned()).collect());
     let tell_at = if names.is_empty() { later(flushed, EXCLUDED_WITHIN) } else { s.now };
-    if tell_at <= s.now {
+    if s.has_come(tell_at, plan) {
         s.announce(plan, events::waiting_for_load_balancers(&names, s.theirs(drained)));
-    } else {
-        plan.wake(tell_at);
     }
 }
 

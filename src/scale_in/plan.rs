@@ -188,15 +188,12 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
     if record.cause == Cause::StateChange && !was_spared(s, record, plan) {
         return false;
     }
+    // `None`: it is on its way.
     let given_up = s.memory.back_since.map(|since| later(since, NEVER_READY_AFTER));
-    match given_up {
-        _ if s.node.ready == Ready::Yes => {
-            take_off(s, plan, events::back_in_service(group, &record.instance));
-        }
-        Some(at) if at <= s.now => take_off(s, plan, events::back_but_not_ready(group, &record.instance)),
-        Some(at) => plan.wake(at),
-        // It is on its way.
-        None => {}
+    if s.node.ready == Ready::Yes {
+        take_off(s, plan, events::back_in_service(group, &record.instance));
+    } else if given_up.is_some_and(|at| s.has_come(at, plan)) {
+        take_off(s, plan, events::back_but_not_ready(group, &record.instance));
     }
     true
 }
@@ -214,11 +211,8 @@ const STOPS_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// Whether a machine that AWS said was stopping has started again, or never stopped. Its group and its Node show a stop only minutes later.
 fn was_spared(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let has_restarted = s.node.ready_since.is_some_and(|since| s.ours(since) > record.requested_at);
-    let stopped_by = later(record.requested_at, STOPS_WITHIN);
-    if stopped_by > s.now {
-        plan.wake(stopped_by);
-    }
-    has_restarted || s.node.ready == Ready::Yes && stopped_by <= s.now
+    let would_be_down = s.has_come(later(record.requested_at, STOPS_WITHIN), plan);
+    has_restarted || s.node.ready == Ready::Yes && would_be_down
 }
 
 /// How long an instance must be gone before a Node that is still Ready counts as another machine's: the node lifecycle
@@ -431,13 +425,7 @@ fn has_died_in_its_drain(s: &Situation<'_>, plan: &mut Plan) -> bool {
     let tainted_at = node_patch::tainted_at(s.node);
     let not_before = tainted_at.map_or(Timestamp::MIN, |at| later(s.ours(at), UNABLE_FOR));
     let lost_at = nodes.try_fold(not_before, |latest, node| Some(s.lost_at(node)?.max(latest)));
-    match lost_at {
-        Some(at) if at > s.now => {
-            plan.wake(at);
-            false
-        }
-        found => found.is_some(),
-    }
+    lost_at.is_some_and(|at| s.has_come(at, plan))
 }
 
 fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
@@ -510,10 +498,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
             if s.has_scale_in_marks() {
                 return without_record(s, plan);
             }
-            let told = later(s.record_seen, OTHERS_TAKE_IT_UP);
-            if s.now < told {
-                plan.wake(told);
-            } else {
+            if s.has_come(later(s.record_seen, OTHERS_TAKE_IT_UP), plan) {
                 s.announce(plan, events::not_ours());
             }
         }

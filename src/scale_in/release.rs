@@ -165,9 +165,7 @@ fn ensure_heartbeats(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> boo
         Heartbeats::Unknown => s.now,
         Heartbeats::DeniedAt(at) => later(at, DENIED_FOR),
     };
-    if not_before > s.now {
-        plan.wake(not_before);
-    } else {
+    if s.has_come(not_before, plan) {
         let (hook, instance) = (hook.clone(), record.instance.clone());
         s.attempt(plan, s.memory.tries(&Task::Heartbeat), || Action::Heartbeat { hook, instance });
     }
@@ -181,9 +179,7 @@ pub(super) fn awaits_heartbeat(s: &Situation<'_>, plan: &mut Plan) -> bool {
     let tries = s.memory.tries(&Task::Heartbeat);
     let began = if is_planned { Some(s.now) } else { tries.began.filter(|_| tries.in_flight) };
     let until = began.map(|began| later(began, HEARTBEAT_ANSWERED_WITHIN)).filter(|until| *until > s.now);
-    if let Some(until) = until {
-        plan.wake(until);
-    }
+    plan.wake(until);
     until.is_some()
 }
 
@@ -361,9 +357,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let hard = deadline::released_anyway(record);
     if s.is_relisting && hard.is_none_or(|hard| hard > s.now) {
         announce_unlisted(s, record, plan);
-        if let Some(hard) = hard {
-            plan.wake(hard);
-        }
+        plan.wake(hard);
         return;
     }
     // Comes first: a termination that was noted may still wait to be sent, and is sent only in this phase.
@@ -397,9 +391,7 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
     if !is_due || is_recent || hard.is_some_and(|hard| hard <= s.now) {
         return true;
     }
-    if let Some(hard) = hard {
-        plan.wake(hard);
-    }
+    plan.wake(hard);
     if s.memory.is_listing_failing() {
         announce_unlisted(s, record, plan);
     }
@@ -411,10 +403,7 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
 
 /// Announces, after a while, that the drain or the release waits because the node's pods cannot be listed.
 pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let slow = record.phase_since + ANNOUNCE_UNLISTED_AFTER;
-    if slow > s.now {
-        plan.wake(slow);
-    } else {
+    if s.has_come(record.phase_since + ANNOUNCE_UNLISTED_AFTER, plan) {
         s.announce(plan, events::waiting_for_a_list());
     }
 }
@@ -443,10 +432,7 @@ fn not_held_yet(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         for (pod, _) in s.workloads(Some(record)) {
             cut_off(s, record, pod, record.phase_since, plan);
         }
-        let slow = record.phase_since + ANNOUNCE_NOT_HELD_AFTER;
-        if slow > s.now {
-            plan.wake(slow);
-        } else {
+        if s.has_come(record.phase_since + ANNOUNCE_NOT_HELD_AFTER, plan) {
             s.announce(plan, events::waiting_for_its_hooks(&record.instance));
         }
     }
@@ -577,14 +563,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
             return false;
         }
     }
-    match s.memory.tries(&Task::Terminate).may_begin_at() {
-        Some(at) if at <= s.now => true,
-        Some(at) => {
-            plan.wake(at);
-            false
-        }
-        None => false,
-    }
+    s.memory.tries(&Task::Terminate).may_begin_at().is_some_and(|at| s.has_come(at, plan))
 }
 
 /// Announces that a description (`seen`) that is so much younger than a termination sent at `at` does not show it: the call may have been
@@ -633,9 +612,7 @@ fn noted(s: &Situation<'_>, record: &Record, group: &GroupName) -> (Record, Acti
 
 /// Asks for a refresh that begins after `moment`: no earlier one tells.
 pub(super) fn refresh_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) {
-    if moment > s.now {
-        plan.wake(moment);
-    } else {
+    if s.has_come(moment, plan) {
         s.attempt(plan, s.memory.tries(&Task::Refresh), || Action::Refresh);
     }
 }

@@ -27,9 +27,9 @@ pub(super) fn report(s: &Situation<'_>, record: Option<&Record>, plan: &mut Plan
         return;
     }
     if let Some((_, told)) = s.memory.reported.filter(|(state, _)| *state == wanted)
-        && later(told, AGAIN_AFTER) > s.now
+        && !s.has_come(later(told, AGAIN_AFTER), plan)
     {
-        return plan.wake(later(told, AGAIN_AFTER));
+        return;
     }
     s.attempt(plan, s.memory.tries(&Task::Report), || Action::Report(wanted));
 }

@@ -190,12 +190,19 @@ impl Situation<'_> {
         }
     }
 
+    /// Whether the moment has come; if not, wakes then.
+    pub(super) fn has_come(&self, moment: Timestamp, plan: &mut Plan) -> bool {
+        let has_come = moment <= self.now;
+        if !has_come {
+            plan.wake(moment);
+        }
+        has_come
+    }
+
     /// Plans an action if it may be tried now, after these tries, else wakes when it may.
     pub(super) fn attempt(&self, plan: &mut Plan, tries: &Tries, action: impl FnOnce() -> Action) {
-        match tries.may_begin_at() {
-            Some(at) if at <= self.now => plan.actions.push(action()),
-            Some(at) => plan.wake(at),
-            None => {}
+        if tries.may_begin_at().is_some_and(|at| self.has_come(at, plan)) {
+            plan.actions.push(action());
         }
     }
 
@@ -204,9 +211,8 @@ impl Situation<'_> {
         if plan.writes_node() {
             return;
         }
-        match self.memory.same_write_waits_until(&patch) {
-            Some(at) if at > self.now => plan.wake(at),
-            _ => self.attempt(plan, self.memory.tries(&Task::Node), || Action::PatchNode { patch, then }),
+        if self.memory.same_write_waits_until(&patch).is_none_or(|at| self.has_come(at, plan)) {
+            self.attempt(plan, self.memory.tries(&Task::Node), || Action::PatchNode { patch, then });
         }
     }
 
