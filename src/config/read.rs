@@ -33,6 +33,11 @@ pub(super) const LOG_LEVELS: [(&str, Level); 5] = [
     ("trace", Level::TRACE),
 ];
 
+/// The value; none, but a problem of the flag, if the text is unusable.
+fn usable<T>(flag: &str, read: Result<T, String>, problems: &mut Vec<Problem>) -> Option<T> {
+    read.map_err(|why| problems.push(Problem::new(flag, why))).ok()
+}
+
 /// What one of these words stands for.
 pub(super) fn one_of<T: Copy>(
     flag: &str,
@@ -41,28 +46,20 @@ pub(super) fn one_of<T: Copy>(
     problems: &mut Vec<Problem>,
 ) -> Option<T> {
     let read = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    if read.is_none() {
+    let why = || {
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        problems.push(Problem::new(flag, format!("{text:?} is none of {}", words.join(", "))));
-    }
-    read
+        format!("{text:?} is none of {}", words.join(", "))
+    };
+    usable(flag, read.ok_or_else(why), problems)
 }
 
 pub(super) fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
-    let address = text.parse();
-    if address.is_err() {
-        let text = format!("{text:?} is no address and port, like 127.0.0.1:8086 or [::1]:8086");
-        problems.push(Problem::new(flag, text));
-    }
-    address.ok()
+    let why = |_| format!("{text:?} is no address and port, like 127.0.0.1:8086 or [::1]:8086");
+    usable(flag, text.parse().map_err(why), problems)
 }
 
 pub(super) fn boolean(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<bool> {
-    let read = text.parse().ok();
-    if read.is_none() {
-        problems.push(Problem::new(flag, format!("{text:?} is neither true nor false")));
-    }
-    read
+    usable(flag, text.parse().map_err(|_| format!("{text:?} is neither true nor false")), problems)
 }
 
 pub(super) fn named(
@@ -105,44 +102,36 @@ pub(super) fn duration(
     range: &RangeInclusive<Duration>,
     problems: &mut Vec<Problem>,
 ) -> Option<Duration> {
-    let duration = match humantime::parse_duration(text) {
-        Ok(duration) if range.contains(&duration) => return Some(duration),
+    let read = match humantime::parse_duration(text) {
+        Ok(duration) if range.contains(&duration) => Ok(duration),
         Ok(_) => {
             let [least, most] = [range.start(), range.end()].map(|bound| humantime::format_duration(*bound));
-            format!("{text} is not between {least} and {most}")
+            Err(format!("{text} is not between {least} and {most}"))
         }
-        Err(error) => format!("{text:?} is no duration like 90s, 10m or 48h: {error}"),
+        Err(error) => Err(format!("{text:?} is no duration like 90s, 10m or 48h: {error}")),
     };
-    problems.push(Problem::new(flag, duration));
-    None
+    usable(flag, read, problems)
 }
 
 /// A share like `7.5%`, in hundredths of a percent.
 pub(super) fn share(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
     let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     let read = percent.filter(|percent| SHARE.contains(percent));
-    if read.is_none() {
-        problems.push(Problem::new(flag, format!("{text:?} is no share from 0% to 50%, like 7.5%")));
-    }
-    read.map(|percent| (percent * 100.0).round() as i64)
+    let why = || format!("{text:?} is no share from 0% to 50%, like 7.5%");
+    usable(flag, read.ok_or_else(why), problems).map(|percent| (percent * 100.0).round() as i64)
 }
 
 pub(super) fn pods(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
     let read = text.parse().ok().filter(|pods| (1..=MOST_PODS).contains(pods));
-    if read.is_none() {
-        let text = format!("{text:?} is neither none nor a number from 1 to {MOST_PODS}");
-        problems.push(Problem::new(flag, text));
-    }
-    read
+    let why = || format!("{text:?} is neither none nor a number from 1 to {MOST_PODS}");
+    usable(flag, read.ok_or_else(why), problems)
 }
 
 /// The pause between things of which so many are to happen a second.
 pub(super) fn rate(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Duration> {
     let read = text.parse().ok().filter(|rate: &f64| (0.01..=1_000.0).contains(rate));
-    if read.is_none() {
-        problems.push(Problem::new(flag, format!("{text:?} is neither none nor a number from 0.01 to 1000")));
-    }
-    read.map(|rate| Duration::from_secs_f64(1.0 / rate))
+    let why = || format!("{text:?} is neither none nor a number from 0.01 to 1000");
+    usable(flag, read.ok_or_else(why), problems).map(|rate| Duration::from_secs_f64(1.0 / rate))
 }
 
 /// A number from 1 up, or a share up to 100 %.
@@ -155,11 +144,8 @@ pub(super) fn at_once(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Op
             .map(|percent| AtOnce::Share((percent * 100.0).round() as u32)),
         None => text.parse().ok().filter(|number| *number > 0).map(AtOnce::Number),
     };
-    if read.is_none() {
-        let text = format!("{text:?} is neither a number from 1 on nor a share from 0% to 100%");
-        problems.push(Problem::new(flag, text));
-    }
-    read
+    let why = || format!("{text:?} is neither a number from 1 on nor a share from 0% to 100%");
+    usable(flag, read.ok_or_else(why), problems)
 }
 
 /// Source: `LifecycleHookName` in
