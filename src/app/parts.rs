@@ -208,7 +208,7 @@ fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Runn
         running.clone(),
     );
     let groups = Arc::clone(&shared.groups);
-    Provider::new(groups, Arc::new(intents), Arc::new(sizing), running, shared.clock.clone(), metrics)
+    Provider::new(groups, Arc::new(intents), sizing, running, shared.clock.clone(), metrics)
         .with_zero_startup_time(config.zero_node_startup_time)
 }
 

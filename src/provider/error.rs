@@ -154,9 +154,7 @@ impl RpcError {
                 | SizeError::BelowMinUnits { .. },
             )
             | Self::Unidentified { .. }
-            | Self::Intent(IntentError::NotRecorded { source: ApiError::DryRun, .. }) => {
-                Code::FailedPrecondition
-            }
+            | Self::Intent(IntentError { source: ApiError::DryRun, .. }) => Code::FailedPrecondition,
             Self::Stale(_)
             | Self::NodeUnseen { .. }
             | Self::OutlivesItsNode(_)
@@ -217,7 +215,7 @@ mod tests {
 
     fn unrecorded() -> RpcError {
         let source = ApiError::TimedOut;
-        IntentError::NotRecorded { node: "n".into(), source }.into()
+        IntentError { node: "n".into(), source }.into()
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::template::{self, TemplateError, devices};
 pub struct Provider {
     pub(super) groups: Arc<Groups>,
     pub(super) scale_ins: Arc<dyn ScaleIns>,
-    pub(super) sizing: Arc<Sizing>,
+    pub(super) sizing: Sizing,
     pub(super) running: Running,
     pub(super) clock: Clock,
     pub(super) placeholders: Arc<Placeholders>,
@@ -74,7 +74,7 @@ impl Provider {
     pub fn new(
         groups: Arc<Groups>,
         scale_ins: Arc<dyn ScaleIns>,
-        sizing: Arc<Sizing>,
+        sizing: Sizing,
         running: Running,
         clock: Clock,
         metrics: RpcMetrics,

@@ -133,17 +133,14 @@ pub enum Accepted {
     Already,
 }
 
-/// Why a scale-in was not recorded.
+/// The API server did not take the record of a scale-in; nothing has changed.
 #[derive(Debug, thiserror::Error)]
-pub enum IntentError {
-    /// The API server did not take it; nothing has changed.
-    #[error("the scale-in of node {node} could not be recorded")]
-    NotRecorded {
-        /// Name of the Node.
-        node: NodeName,
-        /// The error of the API server, or of the way to it.
-        source: ApiError,
-    },
+#[error("the scale-in of node {node} could not be recorded")]
+pub struct IntentError {
+    /// Name of the Node.
+    pub node: NodeName,
+    /// The error of the API server, or of the way to it.
+    pub source: ApiError,
 }
 
 /// How long to retry writing a record while others write the Node, or the API server is in trouble: a little less than the RPC waits, so
@@ -180,7 +177,7 @@ impl Intents {
         group: &GroupName,
         instance: &InstanceId,
     ) -> Result<Accepted, IntentError> {
-        let not_recorded = |source| IntentError::NotRecorded { node: node.to_owned(), source };
+        let not_recorded = |source| IntentError { node: node.to_owned(), source };
         let seen = self.nodes.get(node).map(|view| NodeView::clone(&view));
         let mut view = seen.ok_or_else(|| not_recorded(ApiError::NotFound))?;
         let (until, mut tries) = (Instant::now() + TRIED_FOR, 0);

@@ -93,7 +93,7 @@ pub(crate) fn provider(nodes: Arc<Nodes>) -> Provider {
     let running = Running::default();
     let sizing = Sizing::new(aws, config.selectors, Arc::clone(&groups), protection, running.clone());
     let metrics = RpcMetrics::register(&mut Registry::default());
-    Provider::new(groups, Arc::new(intents), Arc::new(sizing), running, clock, metrics)
+    Provider::new(groups, Arc::new(intents), sizing, running, clock, metrics)
 }
 
 /// A NodeGroupForNode as it is sent, with all labels and annotations of the Node.

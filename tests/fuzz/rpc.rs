@@ -164,7 +164,7 @@ fn provider(clock: Clock, aws: &Aws) -> Provider {
     let (aws, running) = (ebbtide::aws::Aws::at(aws_client(Arc::new(aws.clone()))), Running::default());
     let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&known), clock.clone()));
     let sizing = Sizing::new(aws, Selectors::default(), Arc::clone(&known), protection, running.clone());
-    Provider::new(known, Arc::new(Leaving::default()), Arc::new(sizing), running, clock, metrics)
+    Provider::new(known, Arc::new(Leaving::default()), sizing, running, clock, metrics)
         .with_zero_startup_time(true)
 }
 

@@ -127,8 +127,7 @@ impl Program {
             Duration::from_mins(1),
         );
         let metrics = RpcMetrics::register(&mut Registry::default());
-        let provider =
-            Provider::new(Arc::clone(&groups), Arc::new(Empty), Arc::new(sizing), running, clock, metrics);
+        let provider = Provider::new(Arc::clone(&groups), Arc::new(Empty), sizing, running, clock, metrics);
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

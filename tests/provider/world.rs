@@ -193,7 +193,7 @@ impl ScaleIns for Script {
         }
         if script.refuses.contains(node.as_str()) {
             let source = ApiError::TimedOut;
-            return ready(Err(IntentError::NotRecorded { node: node.to_owned(), source })).boxed();
+            return ready(Err(IntentError { node: node.to_owned(), source })).boxed();
         }
         script.accepted.push(node.to_string());
         let before = script.under_way.insert((group.to_string(), instance.to_string()), true);
@@ -257,7 +257,7 @@ impl World {
         let provider = Provider::new(
             Arc::clone(&groups),
             Arc::<Script>::clone(&leaving),
-            Arc::new(sizing),
+            sizing,
             running,
             clock.clone(),
             metrics,
