@@ -54,7 +54,7 @@ pub struct Hooks {
 struct Slot {
     /// Held while AWS is asked.
     flight: tokio::sync::Mutex<LookedUp>,
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<Arc<Known>>>,
     want: Mutex<Want>,
 }
 
@@ -87,7 +87,7 @@ struct Want {
     outage: Outage,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Known {
     looked_at: Timestamp,
     /// When it was looked up first.
@@ -359,7 +359,7 @@ impl Hooks {
         {
             known.earlier.push(Earlier { timeout, seen: *seen, gone: now });
         }
-        *slot = Some(known);
+        *slot = Some(Arc::new(known));
         drop(slot);
         if before.is_none_or(|(_, before)| before != terminating) {
             self.versions.send_replace(());
@@ -394,7 +394,7 @@ impl Hooks {
         // A look-up that began before shows what was before.
         let _flight = slot.flight.lock().await;
         self.aws.put_hook(&hook).await?;
-        let mut hooks = slot.known().map(|known| known.hooks).unwrap_or_default();
+        let mut hooks = slot.known().map(|known| known.hooks.clone()).unwrap_or_default();
         hooks.retain(|other| other.name != hook.name);
         hooks.push(hook);
         // What AWS began to hold until now, it holds on the old terms.
@@ -479,7 +479,7 @@ impl Hooks {
         Arc::clone(self.slots().entry(group.to_owned()).or_default())
     }
 
-    fn known(&self, group: &GroupName) -> Option<Known> {
+    fn known(&self, group: &GroupName) -> Option<Arc<Known>> {
         self.slots().get(group).and_then(|slot| slot.known())
     }
 }
@@ -509,7 +509,7 @@ impl Known {
 }
 
 impl Slot {
-    fn known(&self) -> Option<Known> {
+    fn known(&self) -> Option<Arc<Known>> {
         self.known.lock().clone()
     }
 
