@@ -245,6 +245,11 @@ fn tolerates_cordon(toleration: &Toleration) -> bool {
 }
 
 impl PodView {
+    /// Whether it is neither a daemon nor the mirror of a static pod.
+    pub fn is_workload(&self) -> bool {
+        self.daemon.is_none() && !self.mirror
+    }
+
     /// UID of its controller, or its own name if it has none.
     pub fn owner(&self) -> String {
         self.controller.clone().unwrap_or_else(|| self.name.to_string())

@@ -61,8 +61,7 @@ async fn place(
 ) -> Result<Place, CommandError> {
     let nodes = groups::nodes(cluster).await.map_err(reading("Nodes"))?;
     let groups = Groups::read(aws, config, Arc::clone(&nodes), clock).await?;
-    let found = node.instance.as_deref().and_then(|instance| groups.snapshot.instance(instance));
-    let Some((group, instance)) = found else { return Ok(Place::Outside) };
+    let Some((group, instance)) = groups.snapshot.place_of(node) else { return Ok(Place::Outside) };
     let hook = groups.hooks.of_now(&group.asg.name).await.map_or(HookState::Unknown, HookState::Known);
     Ok(Place::In(Member::of(group, instance, &nodes, hook)))
 }

@@ -30,10 +30,11 @@ use serde::Serialize;
 
 pub use group_locks::{GroupLock, LowerLock, SharedGroupLock};
 pub use metrics::register;
-pub use view::{Change, FailedLaunches, Groups, Stale, size_in_doubt};
+pub use view::{Change, ENDS_WITHIN, FailedLaunches, Groups, Stale, size_in_doubt};
 
 use crate::aws::{AutoScalingGroup, Instance};
 use crate::clock::elapsed;
+use crate::cluster::NodeView;
 use crate::k8s::{GroupName, InstanceId};
 use crate::template::tags::OptionOverrides;
 use crate::template::{Template, TemplateError};
@@ -146,6 +147,11 @@ impl Snapshot {
         let group = self.groups.get(&place.group)?;
         let instance = group.asg.instances.get(place.index).filter(|instance| instance.id == id)?;
         Some((group, instance))
+    }
+
+    /// The same of a Node's instance.
+    pub fn place_of(&self, node: &NodeView) -> Option<(&Arc<Group>, &Instance)> {
+        self.instance(node.instance.as_deref()?)
     }
 }
 

@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::aws::DELIVERED_WITHIN;
-use crate::clock::later;
+use crate::clock::{later, signed};
+use crate::groups::ENDS_WITHIN;
 use crate::k8s::InstanceId;
-
-/// How long an acknowledged termination is not sent again, however late descriptions are.
-const DONE_FOR: SignedDuration = SignedDuration::from_mins(6);
 
 /// What is known of a termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +39,8 @@ impl Terminations {
     /// Those that may still have to show their effect.
     fn pending(&self, now: Timestamp) -> MutexGuard<'_, BTreeMap<InstanceId, (Sent, Timestamp)>> {
         let mut all = self.0.lock();
-        all.retain(|_, (sent, at)| {
-            later(*at, if *sent == Sent::Done { DONE_FOR } else { DELIVERED_WITHIN }) > now
-        });
+        let counts_for = |sent| if sent == Sent::Done { signed(ENDS_WITHIN) } else { DELIVERED_WITHIN };
+        all.retain(|_, (sent, at)| later(*at, counts_for(*sent)) > now);
         all
     }
 

@@ -31,7 +31,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::sizes::{self, Leaves, SizeError};
-use crate::groups::{Group, Groups, Snapshot};
+use crate::groups::{Groups, Snapshot};
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
 use crate::telemetry::Outage;
 use crate::telemetry::traces::Traces;
@@ -183,15 +183,13 @@ pub(super) fn targets(shared: &Shared, node: &NodeView, leads: bool) -> Targets 
 /// Whether the group of a Node's instance ends none on request at present.
 pub(super) fn keeps_its_nodes(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };
-    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
-    found.is_some_and(|(group, _)| sizes::keeps_its_nodes(&group.asg))
+    snapshot.place_of(node).is_some_and(|(group, _)| sizes::keeps_its_nodes(&group.asg))
 }
 
 /// Whether the group of a Node's instance may shrink by one.
 pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };
-    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
-    found.is_some_and(|(group, instance)| may_lose(&shared.nodes, &group.asg, &instance.id))
+    snapshot.place_of(node).is_some_and(|(group, instance)| may_lose(&shared.nodes, &group.asg, &instance.id))
 }
 
 /// Whether a group may shrink by this instance. Looks at all instances of the group.
@@ -267,14 +265,13 @@ fn is_on_its_way_in(
 /// Where a Node's instance is, by the last refresh.
 pub(super) fn membership(snapshot: Option<&Snapshot>, node: &NodeView) -> Membership {
     let Some(snapshot) = snapshot else { return Membership::Unknown };
-    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
-    found.map_or(Membership::Elsewhere { seen: snapshot.taken_at }, |(group, instance): (&Arc<Group>, _)| {
-        Membership::In {
-            group: group.asg.name.clone(),
-            lifecycle: instance.lifecycle,
-            seen: snapshot.taken_at,
+    let seen = snapshot.taken_at;
+    match snapshot.place_of(node) {
+        Some((group, instance)) => {
+            Membership::In { group: group.asg.name.clone(), lifecycle: instance.lifecycle, seen }
         }
-    })
+        None => Membership::Elsewhere { seen },
+    }
 }
 
 /// Whether a Node needs a worker, now or when something changes. `twins`: its twins, with or without itself.

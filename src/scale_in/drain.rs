@@ -4,7 +4,6 @@
 //! answered, not once it has gone: that would add up grace periods and cost higher levels their time.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -86,7 +85,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     plan.phase_until = limit;
     plan.wake(limit);
-    let lost = s.twins.iter().map(Arc::as_ref).chain([s.node]).filter_map(|node| s.lost_at(node));
+    let lost = s.nodes().filter_map(|node| s.lost_at(node));
     for end in s.settings.patience_ends(&record).into_iter().chain(lost).filter(|end| *end > s.now) {
         plan.wake(end);
     }

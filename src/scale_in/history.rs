@@ -286,6 +286,15 @@ impl Course {
     }
 }
 
+/// Stages with their ends; the last one ends at `end`.
+pub(super) fn with_ends<End: From<Timestamp>>(
+    stages: &[Stage],
+    end: End,
+) -> impl Iterator<Item = (Phase, Timestamp, End)> {
+    let ends = stages.iter().skip(1).map(|(_, since)| End::from(*since)).chain([end]);
+    stages.iter().zip(ends).map(|(&(phase, since), until)| (phase, since, until))
+}
+
 /// The stages that a record tells. One in Releasing does not say when its flush began, but that its last workload had exited.
 pub(super) fn stages_of(record: &Record) -> Vec<Stage> {
     let mut stages = vec![(Phase::Draining, record.requested_at)];

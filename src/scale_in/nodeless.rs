@@ -91,7 +91,7 @@ pub(super) fn collected_by(gone: Timestamp) -> Timestamp {
 /// Whether a pod is a workload that nobody has asked to go.
 pub(super) fn is_unasked(pod: &PodView, memory: &Memory) -> bool {
     let is_asked = pod.deletion_timestamp.is_some() || memory.of(&pod.uid).to_go.is_some();
-    pod.daemon.is_none() && !pod.mirror && !pod.finished && !is_asked
+    pod.is_workload() && !pod.finished && !is_asked
 }
 
 #[cfg(test)]

@@ -32,10 +32,8 @@ const STANDS_FOR: SignedDuration = SignedDuration::from_secs(30);
 /// taken back or does not fit any more, for [`STANDS_FOR`] at most.
 pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     let never = Turn::Waits(Ahead::default());
-    let (Some(snapshot), Some(id)) = (shared.groups.latest(), node.instance.as_ref()) else {
-        return never;
-    };
-    let Some((group, _)) = snapshot.instance(id) else { return never };
+    let Some(snapshot) = shared.groups.latest() else { return never };
+    let Some((group, instance)) = snapshot.place_of(node) else { return never };
     if !shared.leadership.leads() {
         return never;
     }
@@ -49,7 +47,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
         may_wait: &|instance| notices::may_wait(&shared.notices.about(instance), shared.clock.now()),
     };
     let launches_fail = || group.failure.as_ref().map(|failure| failure.code.clone());
-    match queue.turn(node, id, &shared.turns_given) {
+    match queue.turn(node, &instance.id, &shared.turns_given) {
         Turn::Now => Turn::Now,
         Turn::Waits(ahead) => Turn::Waits(Ahead { launches_fail: launches_fail(), ..ahead }),
     }

@@ -6,8 +6,6 @@
 //!
 //! A function that takes the plan sets its wake time if time alone may change the answer; one named `ensure_…` also plans the missing step.
 
-use std::sync::Arc;
-
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
@@ -420,11 +418,10 @@ fn has_died_in_its_drain(s: &Situation<'_>, plan: &mut Plan) -> bool {
         return false;
     }
     s.look_again_while_cut_off(plan);
-    let mut nodes = s.twins.iter().map(Arc::as_ref).chain([s.node]);
     // One that was lost before is removed in the ordinary way: DeleteNodes comes seconds after the taint.
     let tainted_at = node_patch::tainted_at(s.node);
     let not_before = tainted_at.map_or(Timestamp::MIN, |at| later(s.ours(at), UNABLE_FOR));
-    let lost_at = nodes.try_fold(not_before, |latest, node| Some(s.lost_at(node)?.max(latest)));
+    let lost_at = s.nodes().try_fold(not_before, |latest, node| Some(s.lost_at(node)?.max(latest)));
     lost_at.is_some_and(|at| s.has_come(at, plan))
 }
 

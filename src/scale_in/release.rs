@@ -395,8 +395,7 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
     if s.memory.is_listing_failing() {
         announce_unlisted(s, record, plan);
     }
-    let twins = s.twins.iter().filter(|_| s.is_primary);
-    let nodes = twins.map(|node| &node.name).chain([&s.node.name]).cloned().collect();
+    let nodes = s.nodes().map(|node| node.name.clone()).collect();
     s.attempt(plan, s.memory.tries(&Task::ListPods), || Action::ListPods { nodes });
     false
 }

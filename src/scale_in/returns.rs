@@ -60,8 +60,7 @@ impl Returns {
             }
             self.seen.insert(uid.clone(), self.evicted.contains(&pod.owner()));
             // What comes while nobody has asked the node to go is welcome, cordon or not.
-            let is_workload = pod.daemon.is_none() && !pod.mirror;
-            if pod.tolerates_cordon && is_workload && self.is_back(pod, requested_at) {
+            if pod.tolerates_cordon && pod.is_workload() && self.is_back(pod, requested_at) {
                 self.newcomers += 1;
                 if self.newcomers > NEWCOMERS {
                     self.too_many.insert(uid.clone());

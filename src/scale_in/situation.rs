@@ -283,6 +283,11 @@ impl Situation<'_> {
         pod.deletion_timestamp.map(|told| self.memory.going.ends(&pod.uid, self.ours(told)))
     }
 
+    /// The Nodes of the machine: its twins, then itself.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeView> {
+        self.twins.iter().map(Arc::as_ref).chain([self.node])
+    }
+
     /// The Node that a pod is on.
     pub(super) fn node_of(&self, pod: &PodView) -> &NodeView {
         self.twins.iter().find(|node| node.name == pod.node).map_or(self.node, Arc::as_ref)
@@ -372,8 +377,7 @@ impl Situation<'_> {
             let is_dead = node.ready == Ready::Unknown && self.is_for_itself(node);
             is_dead.then(|| later(since, CONFIRMED_WITHIN))
         };
-        let mut nodes = self.twins.iter().map(Arc::as_ref).chain([self.node]);
-        nodes.try_fold(Timestamp::MIN, |latest, node| Some(dead_from(node)?.max(latest)))
+        self.nodes().try_fold(Timestamp::MIN, |latest, node| Some(dead_from(node)?.max(latest)))
     }
 
     /// Whether our own pod runs on the node, so that another process should lead.

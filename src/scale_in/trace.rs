@@ -5,21 +5,16 @@
 
 use jiff::Timestamp;
 
-use super::history::{Ending, Past, Step};
+use super::history::{Ending, Past, Step, with_ends};
 use crate::telemetry::traces::{Span, Trace, TraceId};
 
 /// The trace of a scale-in.
 pub(super) fn of(past: &Past) -> Trace {
     let record = &past.course.record;
     let id = TraceId::of(&format!("{} {}", record.instance.as_str(), record.requested_at));
-    let ends = past.course.stages.iter().skip(1).map(|(_, since)| *since).chain([past.at]);
-    let mut phases: Vec<Span> = past
-        .course
-        .stages
-        .iter()
-        .zip(ends)
-        .map(|(&(phase, since), until)| span(phase.as_str(), since, until))
-        .collect();
+    let stages = with_ends(&past.course.stages, past.at);
+    let mut phases: Vec<Span> =
+        stages.map(|(phase, since, until)| span(phase.as_str(), since, until)).collect();
     for step in &past.course.steps {
         // What was answered later than it was asked for belongs to the phase that asked.
         let at = phases.iter().rposition(|phase| phase.begin <= step.began).unwrap_or(0);

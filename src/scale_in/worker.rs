@@ -384,8 +384,7 @@ impl Worker {
     /// The workloads on the Node itself, and on no twin of it.
     fn workloads_left(&self) -> Vec<PodName> {
         let pods = &self.pods.by_uid;
-        let is_left =
-            |pod: &&PodView| pod.node == self.name && pod.daemon.is_none() && !pod.mirror && !pod.finished;
+        let is_left = |pod: &&PodView| pod.node == self.name && pod.is_workload() && !pod.finished;
         pods.values().filter(is_left).map(|pod| pod.name.clone()).collect()
     }
 
@@ -445,7 +444,7 @@ impl Worker {
         let hook = self.hook(node, &instance, leads);
         let heartbeats = group.map(|group| self.shared.holds.heartbeats(group)).unwrap_or_default();
         let (twins, is_primary) = self.twins(node);
-        let found = node.instance.as_deref().and_then(|id| snapshot.as_ref()?.instance(id));
+        let found = snapshot.as_ref().and_then(|snapshot| snapshot.place_of(node));
         let instances =
             || found.iter().flat_map(|(group, _)| &group.asg.instances).map(|instance| &instance.id);
         let silent_by = later(now, cluster_ahead - CUT_OFF_FOR);

@@ -18,8 +18,8 @@ use crate::k8s::{GroupName, InstanceId};
 /// API](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
 pub(super) const SHOWN_WITHIN: Duration = Duration::from_mins(1);
 
-/// How long at most an acknowledged termination counts that no description shows.
-const ENDS_WITHIN: Duration = Duration::from_mins(6);
+/// How long at most an acknowledged termination counts that no description shows, and is not sent again.
+pub const ENDS_WITHIN: Duration = Duration::from_mins(6);
 
 /// How long a raised size counts, at most, if no description shows it: the next raise must not start from the smaller size before it.
 const RAISED_WITHIN: Duration = Duration::from_mins(2);

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-pub use self::changes::{Change, size_in_doubt};
+pub use self::changes::{Change, ENDS_WITHIN, size_in_doubt};
 use self::changes::{Changes, SHOWN_WITHIN, is_older};
 pub use self::failed_launches::FailedLaunches;
 use super::Snapshot;

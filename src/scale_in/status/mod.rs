@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub use self::groups::{GroupStatus, HookStatus, Sizes, TemplateStatus};
 pub use super::history::Ending;
-use super::history::{Past, Stage as PastStage, stages_of};
+use super::history::{Past, Stage as PastStage, stages_of, with_ends};
 use super::record::{Annotation, Cause, Phase, Record, Release, Written};
 use super::waiting::{Progress, WaitReason, Waiting};
 use crate::clock::elapsed;
@@ -346,12 +346,9 @@ impl Ended {
 
 /// Phases with their ends; the last one ends at `end`.
 fn stages_with_ends(stages: &[PastStage], end: Option<Timestamp>, now: Timestamp) -> Vec<Stage> {
-    let ends = stages.iter().skip(1).map(|(_, since)| Some(*since)).chain([end]);
-    let with_ends = stages.iter().zip(ends).map(|(&(phase, since), until)| Stage {
-        phase,
-        since,
-        until,
-        seconds: elapsed(since, until.unwrap_or(now)).as_secs(),
-    });
-    with_ends.collect()
+    let stage = |(phase, since, until): (_, _, Option<_>)| {
+        let seconds = elapsed(since, until.unwrap_or(now)).as_secs();
+        Stage { phase, since, until, seconds }
+    };
+    with_ends(stages, end).map(stage).collect()
 }

@@ -61,7 +61,7 @@ proptest! {
         let pods = scene.pods.clone().unwrap_or_default();
         let of = |name: &str| pods.values().find(|pod| pod.name.name == name).expect("on the node");
         let is_to_leave = |pod: &&PodView| {
-            pod.daemon.is_none() && !pod.mirror && !pod.finished && pod.annotations.is_empty() && pod.deletion_timestamp.is_none()
+            pod.is_workload() && !pod.finished && pod.annotations.is_empty() && pod.deletion_timestamp.is_none()
         };
         let mut answered = BTreeSet::new();
         // Three priorities, each after the answers of the one below; a write of the Node comes before, a last call between.
@@ -108,7 +108,7 @@ proptest! {
 
     #[test]
     fn without_a_limit_an_instance_is_released_only_when_every_workload_has_gone(mut scene in any_scene()) {
-        let workload = |pod: &PodView| pod.daemon.is_none() && !pod.mirror && !pod.finished;
+        let workload = |pod: &PodView| pod.is_workload() && !pod.finished;
         let limited = scene.record().release_by.is_some();
         let occupied = scene.pods.iter().flatten().any(|(_, pod)| workload(pod));
         // A DaemonSet pod that is asked to go has its grace, up to 700 s here.
