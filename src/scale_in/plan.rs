@@ -359,54 +359,50 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
             announce_goes_on(s, plan);
             missed(s, group, plan);
         }
-        Membership::In { group, lifecycle, seen } => {
-            if s.has_scale_in_marks() {
-                if put_back(s, plan) {
-                    return;
-                }
-                if release::may_still_end(s, *seen, plan) {
-                    return announce_goes_on(s, plan);
-                }
-                let is_left_closed = s.node.marks.is_none() && s.is_closed_by_somebody();
-                let why = if is_left_closed {
-                    events::cancelled_without_a_list()
-                } else {
-                    let end = s.node.instance.as_ref().and_then(|instance| end_of(s, instance));
-                    end.map_or_else(events::cancelled_by_a_person, |end| {
-                        events::cancelled_before(s.theirs(end))
-                    })
-                };
-                return take_off(s, plan, why);
-            }
-            match s.expected() {
-                Some(expected) if is_to_be_drained(s, *lifecycle, &expected) => {
-                    if would_leave_an_empty_node(s, &expected) {
-                        s.announce(plan, events::terminates_nothing(group));
-                        return cordon::cordon(s, plan);
-                    }
-                    match notices::may_wait(s.notices, s.now).then(s.turn) {
-                        Some(Turn::Waits(ahead)) => {
-                            operator_queue::wait(s, group, &ahead, plan);
-                            cordon::cordon(s, plan);
-                        }
-                        _ => begin_for_notice(s, group, &expected, plan),
-                    }
-                }
-                _ if lifecycle.is_node() && has_died_in_its_drain(s, plan) => {
-                    let Some(instance) = &s.node.instance else { return };
-                    let record = Record::new(
-                        Cause::Autoscaler,
-                        group,
-                        instance,
-                        release_of_surplus_instance(s),
-                        s.now,
-                    );
-                    begin(s, record, None, plan);
-                }
-                _ => cordon::cordon(s, plan),
-            }
-        }
+        Membership::In { seen, .. } if s.has_scale_in_marks() => call_off(s, *seen, plan),
+        Membership::In { group, lifecycle, .. } => begin_unasked(s, group, *lifecycle, plan),
     }
+}
+
+/// Puts a node whose record somebody has taken off back into service, unless it is too late for that.
+fn call_off(s: &Situation<'_>, seen: Timestamp, plan: &mut Plan) {
+    if put_back(s, plan) {
+        return;
+    }
+    if release::may_still_end(s, seen, plan) {
+        return announce_goes_on(s, plan);
+    }
+    let is_left_closed = s.node.marks.is_none() && s.is_closed_by_somebody();
+    let why = if is_left_closed {
+        events::cancelled_without_a_list()
+    } else {
+        let end = s.node.instance.as_ref().and_then(|instance| end_of(s, instance));
+        end.map_or_else(events::cancelled_by_a_person, |end| events::cancelled_before(s.theirs(end)))
+    };
+    take_off(s, plan, why);
+}
+
+/// Begins without a request: by a notice, or because the machine has died in cluster-autoscaler's drain. Else notices may close the node.
+fn begin_unasked(s: &Situation<'_>, group: &GroupName, lifecycle: Lifecycle, plan: &mut Plan) {
+    if let Some(expected) = s.expected().filter(|expected| is_to_be_drained(s, lifecycle, expected)) {
+        if would_leave_an_empty_node(s, &expected) {
+            s.announce(plan, events::terminates_nothing(group));
+            return cordon::cordon(s, plan);
+        }
+        if notices::may_wait(s.notices, s.now)
+            && let Turn::Waits(ahead) = (s.turn)()
+        {
+            operator_queue::wait(s, group, &ahead, plan);
+            return cordon::cordon(s, plan);
+        }
+        return begin_for_notice(s, group, &expected, plan);
+    }
+    if !lifecycle.is_node() || !has_died_in_its_drain(s, plan) {
+        return cordon::cordon(s, plan);
+    }
+    let Some(instance) = &s.node.instance else { return };
+    let release = release_of_surplus_instance(s);
+    begin(s, Record::new(Cause::Autoscaler, group, instance, release, s.now), None, plan);
 }
 
 /// Whether a machine has died in cluster-autoscaler's drain. cluster-autoscaler waits `--max-graceful-termination-sec` for the pods that
@@ -490,16 +486,7 @@ const OTHERS_TAKE_IT_UP: SignedDuration = SignedDuration::from_secs(10);
 
 fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let (Membership::In { group, lifecycle, seen }, Some(instance)) = (&s.instance, &s.node.instance) else {
-        if matches!(s.instance, Membership::Elsewhere { .. }) {
-            // Closed for a scale-in whose record this request replaced while nobody looked.
-            if s.has_scale_in_marks() {
-                return without_record(s, plan);
-            }
-            if s.has_come(later(s.record_seen, OTHERS_TAKE_IT_UP), plan) {
-                s.announce(plan, events::not_ours());
-            }
-        }
-        return;
+        return not_ours(s, plan);
     };
     if *lifecycle == Lifecycle::Retained {
         return begin_for_retained(s, group, plan);
@@ -530,20 +517,16 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         s.announce(plan, events::terminates_nothing(group));
         return close(plan);
     }
-    let mut release = request.release;
-    if release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
+    let Some(release) = release_of_request(s, request, *lifecycle, ends_at.is_some() && !is_held) else {
         if is_held {
             return begin_for_hook(s, group, plan);
         }
-        if ends_at.is_none() {
-            if s.has_scale_in_marks() && !release::may_still_end(s, *seen, plan) {
-                return take_off(s, plan, events::cannot_shrink(group));
-            }
-            s.announce(plan, events::cannot_shrink(group));
-            return close(plan);
+        if s.has_scale_in_marks() && !release::may_still_end(s, *seen, plan) {
+            return take_off(s, plan, events::cannot_shrink(group));
         }
-        release = Release::Terminate;
-    }
+        s.announce(plan, events::cannot_shrink(group));
+        return close(plan);
+    };
     // A node still closed for an earlier scale-in, whose record this request replaced while nobody looked, need not wait for a turn.
     let is_under_way = node_patch::has_our_taint(s.node);
     if may_wait
@@ -557,6 +540,34 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         return close(plan);
     }
     begin(s, Record::new(Cause::Operator, group, instance, release, s.now), None, plan);
+}
+
+/// Answers a request on a Node whose instance is in none of our groups.
+fn not_ours(s: &Situation<'_>, plan: &mut Plan) {
+    if !matches!(s.instance, Membership::Elsewhere { .. }) {
+        return;
+    }
+    // Closed for a scale-in whose record this request replaced while nobody looked.
+    if s.has_scale_in_marks() {
+        return without_record(s, plan);
+    }
+    if s.has_come(later(s.record_seen, OTHERS_TAKE_IT_UP), plan) {
+        s.announce(plan, events::not_ours());
+    }
+}
+
+/// How to carry out a request. If the group may not shrink, an instance that goes anyway is replaced; `None`: it stays.
+fn release_of_request(
+    s: &Situation<'_>,
+    request: Request,
+    lifecycle: Lifecycle,
+    goes_anyway: bool,
+) -> Option<Release> {
+    let shrinks = request.release == Release::TerminateAndDecrement && lifecycle.is_live();
+    if !shrinks || (s.may_shrink)() {
+        return Some(request.release);
+    }
+    goes_anyway.then_some(Release::Terminate)
 }
 
 /// Begins because a notice says that the instance may have to go.
