@@ -71,25 +71,8 @@ impl Claims {
     /// Takes in the Node's annotation at `now`, by the record's clock. `from_another_run`: it is believed, as an earlier run, another
     /// leader or the ebbtide beside a dry run may have written it.
     pub fn see(&mut self, node: &NodeView, from_another_run: bool, now: Timestamp) {
+        self.see_marks(node, now);
         let written = node.record.as_deref();
-        // What was listed once is there as long as the record, or the taint.
-        let is_marked = node_patch::has_our_taint(node);
-        let is_requested = written.is_some_and(|it| matches!(it.written(), Written::Request(_)));
-        if !is_marked && (written.is_none() || is_requested && node.marks.is_none()) {
-            self.marks.clear();
-        }
-        // What is called off comes off together.
-        if !is_marked {
-            self.overruled = None;
-        }
-        self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
-        // The mark counts unless the record has the time itself, or is another instance's (a kubelet may have adopted its Node).
-        let is_silent = |record: &Record| {
-            record.terminate_at.is_none() && node.instance.as_ref() == Some(&record.instance)
-        };
-        if self.marks.contains(&Mark::Told) && written.and_then(Annotation::record).is_none_or(is_silent) {
-            self.note_told(node, now);
-        }
         if self.written.as_ref() == written {
             return;
         }
@@ -102,39 +85,10 @@ impl Claims {
         self.written = written.cloned();
         self.is_written_by_others = false;
         self.is_written_over = is_over_that;
-        self.overruled = before.clone().or_else(|| self.overruled.take()).filter(|_| is_marked);
+        let overruled = before.clone().or_else(|| self.overruled.take());
+        self.overruled = overruled.filter(|_| node_patch::has_our_taint(node));
         let Some(written) = written else { return self.ours.clear() };
-        self.believed = Some(match written.written().clone() {
-            Written::Record(claimed) if self.ours.iter().any(|ours| ours == written.text()) => {
-                Written::Record(claimed)
-            }
-            Written::Record(claimed) if from_another_run => {
-                self.inherited = claimed.release_by.filter(|_| claimed.ends_at.is_none());
-                Written::Record(no_earlier_than_seen(claimed.not_ahead_of(now, now), before.as_ref(), now))
-            }
-            // Of another machine over that of this one.
-            Written::Record(claimed)
-                if before.as_ref().is_some_and(|before| {
-                    node.instance.as_ref() == Some(&before.instance) && claimed.instance != before.instance
-                }) =>
-            {
-                record::unreadable(written.text())
-            }
-            // Unknown words are a newer version's if the scale-in has begun or names its installation; a person is told that they mean
-            // nothing.
-            Written::Record(claimed)
-                if before.is_none() && claimed.installation.is_none() && written.has_unknown_words() =>
-            {
-                record::unreadable(written.text())
-            }
-            Written::Record(claimed) => {
-                self.is_written_by_others = true;
-                let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
-                from_somebody(&claimed, before.as_ref(), told_end, now)
-                    .unwrap_or_else(|| record::unreadable(written.text()))
-            }
-            other => other,
-        });
+        self.believed = Some(self.judge(written, before.as_ref(), node, from_another_run, now));
         let believed = self.believed.as_ref().and_then(Written::record);
         if believed.is_some() {
             self.overruled = None;
@@ -147,6 +101,57 @@ impl Claims {
                 self.void_termination = record.void_termination;
             }
         }
+    }
+
+    /// Takes in what has been put on the Node. What was listed once is there as long as the record, or the taint.
+    fn see_marks(&mut self, node: &NodeView, now: Timestamp) {
+        let written = node.record.as_deref();
+        if !node_patch::has_our_taint(node) {
+            let is_requested = written.is_some_and(|it| matches!(it.written(), Written::Request(_)));
+            if written.is_none() || is_requested && node.marks.is_none() {
+                self.marks.clear();
+            }
+            // What is called off comes off together.
+            self.overruled = None;
+        }
+        self.marks.extend(node_patch::of_scale_in(&node_patch::marks(node)));
+        // The mark counts unless the record has the time itself, or is another instance's (a kubelet may have adopted its Node).
+        let is_silent = |record: &Record| {
+            record.terminate_at.is_none() && node.instance.as_ref() == Some(&record.instance)
+        };
+        if self.marks.contains(&Mark::Told) && written.and_then(Annotation::record).is_none_or(is_silent) {
+            self.note_told(node, now);
+        }
+    }
+
+    /// What to believe of a new annotation. `before`: the record that was believed until now.
+    fn judge(
+        &mut self,
+        written: &Annotation,
+        before: Option<&Record>,
+        node: &NodeView,
+        from_another_run: bool,
+        now: Timestamp,
+    ) -> Written {
+        let is_ours = self.ours.iter().any(|ours| ours == written.text());
+        let Some(claimed) = written.record().filter(|_| !is_ours) else { return written.written().clone() };
+        if from_another_run {
+            self.inherited = claimed.release_by.filter(|_| claimed.ends_at.is_none());
+            return Written::Record(no_earlier_than_seen(claimed.not_ahead_of(now, now), before, now));
+        }
+        let unreadable = || record::unreadable(written.text());
+        let is_of_this_machine = |record: &Record| node.instance.as_ref() == Some(&record.instance);
+        // Of another machine over that of this one.
+        if before.is_some_and(is_of_this_machine) && !is_of_this_machine(claimed) {
+            return unreadable();
+        }
+        // Unknown words are a newer version's if the scale-in has begun or names its installation; a person is told that they mean nothing.
+        if before.is_none() && claimed.installation.is_none() && written.has_unknown_words() {
+            return unreadable();
+        }
+        self.is_written_by_others = true;
+        let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
+        from_somebody(claimed, before, told_end, now).unwrap_or_else(unreadable)
     }
 
     /// Notes that AWS was told to terminate the Node's instance by a run before this one, some time before `now`.
