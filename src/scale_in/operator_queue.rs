@@ -86,6 +86,17 @@ enum Says {
     UnderWay,
 }
 
+/// An instance that waits for its turn, as its Node [says](Says::Waits).
+struct Waiting<'a> {
+    instance: &'a InstanceId,
+    node: NodeName,
+    since: Option<Timestamp>,
+    replaced: bool,
+}
+
+/// The Nodes of scale-ins that have had their turn, by instance.
+type UnderWay<'a> = BTreeMap<&'a InstanceId, NodeName>;
+
 impl Queue<'_> {
     /// How many of the group's instances have not come. Where sizes are units, there is no saying how many are missing: one at least.
     fn to_come(&self) -> usize {
@@ -98,7 +109,7 @@ impl Queue<'_> {
     }
 
     /// How many of these are still to be taken out of the group.
-    fn to_leave(&self, under_way: &BTreeMap<&InstanceId, NodeName>) -> usize {
+    fn to_leave(&self, under_way: &UnderWay<'_>) -> usize {
         let is_to_leave = |instance: &&Instance| {
             instance.lifecycle.is_live()
                 && instance.lifecycle != Lifecycle::Pending
@@ -109,58 +120,29 @@ impl Queue<'_> {
 
     fn turn(&self, node: &NodeView, id: &InstanceId, given: &TurnsGiven) -> Turn {
         // Other tasks wait for the lock: what takes long is done before.
-        let mut under_way = BTreeMap::new();
-        let mut waiting = Vec::new();
-        for instance in &self.group.instances {
-            let Some((name, says)) = self.says(instance) else { continue };
-            match says {
-                Says::UnderWay if instance.id != *id => {
-                    under_way.insert(&instance.id, name);
-                }
-                Says::Waits { since, replaced } => waiting.push((&instance.id, since, replaced, name)),
-                Says::UnderWay | Says::Other | Says::Nothing => {}
-            }
-        }
+        let (mut under_way, waiting) = self.census(id);
         let mut given = given.lock();
         let given = given.entry(self.group.name.clone()).or_default();
-        // These few are looked at again: they may have got on since.
-        let before = std::mem::take(given);
-        for instance in &self.group.instances {
-            let Some(since) = before.get(&instance.id).copied() else { continue };
-            let Some((name, says)) = self.says(instance) else { continue };
-            let stands = match says {
-                Says::Nothing => continue,
-                Says::UnderWay => true,
-                Says::Waits { .. } => later(since, STANDS_FOR) > self.now,
-                Says::Other => false,
-            };
-            if stands && instance.id != *id {
-                under_way.insert(&instance.id, name);
-            }
-            if !matches!(says, Says::UnderWay) {
-                given.insert(instance.id.clone(), since);
-            }
-        }
-        let stands = |id: &InstanceId| given.get(id).is_some_and(|at| later(*at, STANDS_FOR) > self.now);
-        if stands(id) {
+        self.keep_turns(given, id, &mut under_way);
+        if given.get(id).is_some_and(|since| self.stands(*since)) {
             return Turn::Now;
         }
         // A node whose turn came to nothing goes behind nodes that have had none.
         let place = |id: &InstanceId, since: Option<Timestamp>| {
             (given.get(id).copied(), since.unwrap_or(self.cluster_now).min(self.cluster_now))
         };
-        let mine = waiting.iter().find(|(other, ..)| *other == id);
+        let mine = waiting.iter().find(|one| one.instance == id);
         // With launches that fail, what is replaced would empty the group, and holds nothing else up.
-        let is_replaced = mine.is_none_or(|(_, _, replaced, _)| *replaced);
+        let is_replaced = mine.is_none_or(|mine| mine.replaced);
         let to_come = self.to_come();
         // On their way out, or not replaced yet.
         let away = to_come + self.to_leave(&under_way);
         let counts = |replaced: bool| is_replaced || !replaced || away < self.at_once;
-        let mine = (place(id, mine.and_then(|(_, since, ..)| *since)), &node.name);
-        let is_before =
-            |(other, since, replaced, name): &&(&InstanceId, Option<Timestamp>, bool, NodeName)| {
-                !under_way.contains_key(*other) && counts(*replaced) && (place(other, *since), name) < mine
-            };
+        let mine = (place(id, mine.and_then(|mine| mine.since)), &node.name);
+        let is_before = |one: &&Waiting<'_>| {
+            let theirs = (place(one.instance, one.since), &one.node);
+            !under_way.contains_key(one.instance) && counts(one.replaced) && theirs < mine
+        };
         let before = waiting.iter().filter(is_before).count();
         let in_the_way = if is_replaced { under_way.len().max(away) } else { under_way.len() };
         if in_the_way + before < self.at_once {
@@ -175,6 +157,56 @@ impl Queue<'_> {
             before,
             launches_fail: None,
         })
+    }
+
+    /// What is under way beside this instance's scale-in, and what waits.
+    fn census(&self, id: &InstanceId) -> (UnderWay<'_>, Vec<Waiting<'_>>) {
+        let (mut under_way, mut waiting) = (UnderWay::new(), Vec::new());
+        for instance in &self.group.instances {
+            let Some((node, says)) = self.says(instance) else { continue };
+            let instance = &instance.id;
+            match says {
+                Says::UnderWay if instance != id => {
+                    under_way.insert(instance, node);
+                }
+                Says::Waits { since, replaced } => {
+                    waiting.push(Waiting { instance, node, since, replaced });
+                }
+                Says::UnderWay | Says::Other | Says::Nothing => {}
+            }
+        }
+        (under_way, waiting)
+    }
+
+    /// Keeps the turns that no record has followed yet. These few are looked at again: they may have got on since.
+    fn keep_turns<'a>(
+        &'a self,
+        given: &mut BTreeMap<InstanceId, Timestamp>,
+        id: &InstanceId,
+        under_way: &mut UnderWay<'a>,
+    ) {
+        let before = std::mem::take(given);
+        for instance in &self.group.instances {
+            let Some(since) = before.get(&instance.id).copied() else { continue };
+            let Some((node, says)) = self.says(instance) else { continue };
+            let counts = match says {
+                Says::Nothing => continue,
+                Says::UnderWay => true,
+                Says::Waits { .. } => self.stands(since),
+                Says::Other => false,
+            };
+            if counts && instance.id != *id {
+                under_way.insert(&instance.id, node);
+            }
+            if !matches!(says, Says::UnderWay) {
+                given.insert(instance.id.clone(), since);
+            }
+        }
+    }
+
+    /// Whether a turn given at this moment stands.
+    fn stands(&self, given: Timestamp) -> bool {
+        later(given, STANDS_FOR) > self.now
     }
 
     /// What the Node of an instance says; `None` without one.
