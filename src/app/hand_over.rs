@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// may be better off, and what only a leader reports (since when a queue has not been read) has to be seen.
 const PAUSE: Duration = Duration::from_mins(15);
 
+/// A watch that lives has shown it within this time: each is renewed every minute.
+const RENEWED_WITHIN: Duration = Duration::from_secs(90);
+
 /// Hands the lead over when AWS has not described the groups for [`PATIENCE`] while this process led, or watches are silent. Never completes.
 pub(super) async fn run(shared: Arc<Shared>) -> Infallible {
     let mut handed_over_at: Option<Timestamp> = None;
@@ -37,7 +40,8 @@ pub(super) async fn run(shared: Arc<Shared>) -> Infallible {
             ("AWS has not described the groups for a minute", None)
         } else if shared.cluster.is_silent() {
             // Whoever led before may have handed over for the same: a right that is lost is lost for all.
-            let was_silent = shared.cluster.silence() > elapsed(leads_since, now);
+            let silent_before = shared.cluster.silence().saturating_sub(elapsed(leads_since, now));
+            let was_silent = silent_before > RENEWED_WITHIN && shared.cluster.sees_nodes();
             (
                 "a watch of the API server has shown no life for three minutes",
                 was_silent.then_some(leads_since),

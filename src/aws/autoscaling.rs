@@ -48,16 +48,32 @@ impl Aws {
         self.named_groups(READ_NOW, names).await
     }
 
-    /// The groups of these names, of which some were deleted; those are left out. Whoever answers in AWS's place may refuse their names, in words
-    /// of its own.
+    /// The groups of these names, of which some were deleted; those are left out. An endpoint in AWS's place may refuse their names in words of
+    /// its own.
     pub async fn describe_groups_left(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        match self.describe_groups(names).await {
+        self.groups_left(REFRESH, names).await
+    }
+
+    /// The same for what cannot wait.
+    pub async fn describe_groups_left_now(
+        &self,
+        names: &[GroupName],
+    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        self.groups_left(READ_NOW, names).await
+    }
+
+    async fn groups_left(
+        &self,
+        patience: Patience,
+        names: &[GroupName],
+    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        match self.named_groups(patience, names).await {
             Err(AwsError::Other { .. }) => {}
             outcome => return outcome,
         }
         let mut found = Vec::new();
         for name in names {
-            match self.describe_groups(std::slice::from_ref(name)).await {
+            match self.named_groups(patience, std::slice::from_ref(name)).await {
                 Err(error @ AwsError::Other { .. }) => {
                     tracing::warn!(group = name.as_str(), error = %chain(&error), "a group that is no longer listed is refused by name: it counts as deleted");
                 }
@@ -329,7 +345,8 @@ impl Aws {
             pages_left = pages_left.saturating_sub(1);
             // Those under way come first, whenever they began. In another order the next pages may have younger ones.
             let over = found.iter().filter(|activity: &&Activity| activity.is_over());
-            let is_newest_first = over.is_sorted_by(|a, b| a.started >= b.started);
+            let is_newest_first =
+                over.clone().nth(1).is_some() && over.is_sorted_by(|a, b| a.started >= b.started);
             let is_past =
                 is_newest_first && found.last().is_some_and(|last| last.started < until && last.is_over());
             page.next_token.filter(|_| pages_left > 0 && !is_past && !enough(&found))
@@ -368,6 +385,9 @@ impl Aws {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use aws_smithy_runtime_api::client::http::{
         HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
     };
@@ -413,22 +433,40 @@ mod tests {
                 "<member><ActivityId>{n}</ActivityId><StartTime>{started}</StartTime><StatusCode>{status}</StatusCode></member>"
             )
         };
-        for order in [[0, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 0], [0, 1, 2, 3, 4, 5], [3, 1, 5, 0, 2, 4]] {
+        // As AWS lists them, and in other orders.
+        for (order, pages_read) in [
+            ([0, 5, 4, 3, 2, 1], 2),
+            ([1, 2, 3, 4, 5, 0], 3),
+            ([0, 1, 2, 3, 4, 5], 3),
+            ([1, 3, 5, 0, 2, 4], 3),
+        ] {
             let pages: Vec<String> =
-                order.chunks(3).map(|page| page.iter().map(|&n| activity(n)).collect()).collect();
-            let aws = aws(move |request| {
-                let is_first = !request.contains("NextToken");
-                let page = &pages[usize::from(!is_first)];
-                let token = if is_first { "<NextToken>2</NextToken>" } else { "" };
+                order.chunks(2).map(|page| page.iter().map(|&n| activity(n)).collect()).collect();
+            let read = Arc::new(AtomicUsize::default());
+            let counted = Arc::clone(&read);
+            let aws = aws(move |_| {
+                let page = counted.fetch_add(1, Ordering::Relaxed);
+                let token = if page + 1 < pages.len() {
+                    format!("<NextToken>{page}</NextToken>")
+                } else {
+                    String::new()
+                };
                 (
                     200,
-                    response("DescribeScalingActivities", &format!("<Activities>{page}</Activities>{token}")),
+                    response(
+                        "DescribeScalingActivities",
+                        &format!("<Activities>{}</Activities>{token}", pages[page]),
+                    ),
                 )
             });
-            let until = first + jiff::SignedDuration::from_mins(1);
+            let until = first + jiff::SignedDuration::from_mins(2);
             let found = aws.scaling_activities(&"g".into(), until, 300, |_| false).await.expect("read");
             let found: Vec<_> = found.into_iter().map(|activity| activity.id).collect();
-            assert_eq!(found, ["4", "5", "2", "3"], "{order:?}");
+            assert_eq!(
+                (found.join(" "), read.load(Ordering::Relaxed)),
+                ("4 5".into(), pages_read),
+                "{order:?}"
+            );
         }
     }
 

@@ -204,7 +204,13 @@ impl Cluster {
     /// Sets the condition DisruptionTarget, as the eviction API does, so that the pod's owner knows why it goes.
     /// Source: [Pod disruption
     /// conditions](https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
-    pub async fn note_disruption(&self, pod: &PodName, uid: &str, now: Timestamp) -> Result<(), ApiError> {
+    pub async fn note_disruption(
+        &self,
+        pod: &PodName,
+        uid: &str,
+        why: &str,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
         let api: Api<Partial<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({
             "metadata": { "uid": uid },
@@ -212,7 +218,7 @@ impl Cluster {
                 "type": "DisruptionTarget",
                 "status": "True",
                 "reason": "DeletionByEbbtide",
-                "message": "The node is scaled in, and time is up for the pod",
+                "message": format!("The node is scaled in, and {why}"),
                 "lastTransitionTime": Time(now),
             }] },
         });

@@ -143,7 +143,7 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "FILE")]
     pub(super) expander_tls_key: Option<String>,
     /// File with the criteria of the expander, most important first, one a line: capacity, price, interruptions, zone-balance,
-    /// fewest-nodes, each with an optional tolerance (5%). Read at each call. If not given, all of them in this order, price
+    /// fewest-nodes, each alone or with a tolerance, as price 5%. Read at each call. If not given, all of them in this order, price
     /// with 5%.
     #[arg(long, value_name = "FILE")]
     pub(super) expander_policy: Option<String>,

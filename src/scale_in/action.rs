@@ -105,6 +105,8 @@ pub struct Ask {
     pub grace: Option<i64>,
     /// Of a workload: the pod's owner, and whether the pod has come back to the cordoned node.
     pub owner: Option<(String, bool)>,
+    /// Whether a workload is deleted because its machine or its Node is lost; otherwise because time is up.
+    pub is_lost: bool,
     /// Of an eviction: the budgets that cover the pod, kept if it is refused.
     pub budgets: Vec<BudgetSeen>,
 }
@@ -112,7 +114,8 @@ pub struct Ask {
 impl Ask {
     /// Asks a pod to go, whatever its budgets say.
     pub(super) fn new(pod: &PodView, grace: Option<i64>, owner: Option<(String, bool)>) -> Self {
-        Self { pod: pod.name.clone(), uid: pod.uid.clone(), grace, owner, budgets: Vec::new() }
+        let (pod, uid) = (pod.name.clone(), pod.uid.clone());
+        Self { pod, uid, grace, owner, is_lost: false, budgets: Vec::new() }
     }
 }
 

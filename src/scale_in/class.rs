@@ -119,6 +119,16 @@ fn daemon(pod: &PodView) -> Daemon {
     if evict { Daemon::Evict } else { Daemon::Keep }
 }
 
+/// Creation timestamps are of whole seconds, by a clock that we know within three, and a DaemonSet replaces a pod within milliseconds.
+const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(4);
+
+/// Whether a DaemonSet pod that wants to be asked may have come since the flush began: it replaces one that was asked. Both moments are by the
+/// API server's clock.
+pub(super) fn replaces_asked(pod: &PodView, flushing_since: Timestamp) -> bool {
+    daemon(pod) == Daemon::Evict
+        && pod.created.is_some_and(|created| later(created, CREATED_WITHIN) > flushing_since)
+}
+
 /// The annotations of a pod that ask something of a drain in words that mean nothing, and so do not count.
 pub fn unreadable_wishes(pod: &PodView) -> Vec<&'static str> {
     let (of_daemons, of_workloads) = (

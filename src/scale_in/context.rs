@@ -331,4 +331,25 @@ mod tests {
         assert_eq!(shown(Lifecycle::InService, 161), Leaves::No, "back out of the warm pool");
         assert_eq!(shown(Lifecycle::Pending, 90), Leaves::No, "on its way out of it");
     }
+
+    #[test]
+    fn a_group_may_lose_an_instance_that_is_leaving_if_the_minimum_allows_that_one() {
+        let at = Timestamp::from_second(1_700_000_000).expect("in range");
+        let record = Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, at);
+        let nodes = Nodes::default();
+        let (name, instance) = ("n".into(), Some("i-1".into()));
+        let record = Some(Box::new(Annotation::from(record::write(&record).as_str())));
+        nodes.reset(vec![NodeView { name, instance, record, ..NodeView::default() }]);
+        let instance =
+            |id: &str| Instance { id: id.into(), lifecycle: Lifecycle::InService, ..Instance::default() };
+        let instances = vec![instance("i-1"), instance("i-2")];
+        let group = AutoScalingGroup {
+            name: "g".into(),
+            min: 1,
+            desired: 2,
+            instances,
+            ..AutoScalingGroup::default()
+        };
+        assert_eq!(["i-1", "i-2"].map(|id| may_lose(&nodes, &group, &id.into())), [true, false]);
+    }
 }

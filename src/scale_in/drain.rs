@@ -262,14 +262,18 @@ fn cut_at_last_call(
 }
 
 /// Deletes a pod that is kept, as by a budget, though its machine is lost: it is to start elsewhere, and the taint manager deletes pods of
-/// lost machines as well, whatever their budgets. Returns whether it does.
+/// lost machines as well, whatever their budgets. Returns whether it does; if a deletion failed, the eviction is to be tried, too.
 fn delete_from_lost_machine(s: &Situation<'_>, record: &Record, pod: &PodView, plan: &mut Plan) -> bool {
-    if s.lost_at(s.node_of(pod)).is_none_or(|at| at > s.now) || !was_tried(s, pod, plan) {
+    let asked = s.memory.of(&pod.uid);
+    let is_kept =
+        asked.refusal.as_ref().is_some_and(|it| it.by != Obstacle::Busy || asked.is_put_off_for_ever());
+    if !is_kept || s.lost_at(s.node_of(pod)).is_none_or(|at| at > s.now) {
         return false;
     }
     let grace = grace_to_ask(None, pod.grace_seconds, s.now);
-    s.attempt(plan, &s.memory.of(&pod.uid).deletion, || delete(s, record, pod, grace));
-    true
+    let ask = || Ask { is_lost: true, ..ask_workload(s, record, pod, grace) };
+    s.attempt(plan, &asked.deletion, || Action::Delete(ask()));
+    asked.deletion.failures == 0
 }
 
 /// Waits for a pod that is going; `None`: it is not. If its grace ends after the limit, cuts it at the end, not before.

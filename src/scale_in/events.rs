@@ -470,7 +470,7 @@ pub(super) fn pods_returned(pods: &[PodName]) -> ScaleInEvent {
 /// These pods asked not to be disturbed, and their machine counts as lost.
 pub(super) fn patience_ends_with_the_machine(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
-        "these pods asked not to be disturbed; nothing has been heard of their machine for five minutes, and they are evicted: {}",
+        "these pods asked not to be disturbed; nothing is heard of their machine any more, and they are evicted: {}",
         list(pods.iter().map(PodName::to_string))
     );
     warning(Reason::PatienceOver, "patience", note)
@@ -816,6 +816,15 @@ pub(super) fn daemon_pod_asked(node: &str, cause: Cause) -> ScaleInEvent {
 pub(super) fn pod_deleted(node: &str, cause: Cause) -> ScaleInEvent {
     let text = format!(
         "node {} is scaled in (cause {cause}), and time is up for the pod: it was deleted regardless of budgets",
+        cut(node, 253)
+    );
+    warning(Reason::Deleted, "pod", text)
+}
+
+/// On a pod: it was deleted because its machine is lost.
+pub(super) fn pod_deleted_with_its_machine(node: &str, cause: Cause) -> ScaleInEvent {
+    let text = format!(
+        "node {} is scaled in (cause {cause}), and its machine is lost: the pod was deleted regardless of budgets",
         cut(node, 253)
     );
     warning(Reason::Deleted, "pod", text)

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Ask, Plan};
-use super::class::{Class, Daemon, LONGEST_FLUSH, grace_and_kill, may_hold_the_flush};
+use super::class::{Class, Daemon, LONGEST_FLUSH, grace_and_kill, may_hold_the_flush, replaces_asked};
 use super::deadline::{self, grace_to_ask};
 use super::deletion::cut_off;
 use super::load_balancers::{DEFAULT_DELAY, Targets};
@@ -13,7 +13,6 @@ use super::tries::Task;
 use super::waiting::{WaitReason, Waiting};
 use super::{drain, events, release};
 use crate::clock::{later, signed};
-use crate::cluster::PodView;
 
 /// Longest wait for volumes to detach after the flush. An EBS volume takes seconds; one that a DaemonSet pod mounts never
 /// detaches, and what is left is detached with the instance.
@@ -29,9 +28,6 @@ const LISTED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 /// After this many failed requests in a row (15 s, by the pauses between them) a DaemonSet pod counts as one that cannot be asked to go:
 /// its grace counts from the beginning of the phase.
 const UNASKABLE_AFTER: u32 = 5;
-
-/// Creation timestamps are of whole seconds, by a clock that we know within three, and a DaemonSet replaces a pod within milliseconds.
-const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(4);
 
 /// Within this time, whatever registers Nodes with load balancers has noticed that one is excluded.
 const EXCLUDED_WITHIN: SignedDuration = SignedDuration::from_secs(30);
@@ -136,12 +132,10 @@ fn ask_daemons(
     hard: Option<Timestamp>,
     plan: &mut Plan,
 ) -> Option<Timestamp> {
-    let asked = |pod: &PodView| {
-        pod.created.is_none_or(|created| later(s.ours(created), CREATED_WITHIN) <= record.phase_since)
-    };
+    let flushing_since = s.theirs(record.phase_since);
     let mut until = None;
     for (pod, class) in s.daemons() {
-        if class != Class::Daemon(Daemon::Evict) || !asked(pod) {
+        if class != Class::Daemon(Daemon::Evict) || replaces_asked(pod, flushing_since) {
             continue;
         }
         let grace = SignedDuration::from_secs(pod.grace_seconds);

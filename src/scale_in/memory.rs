@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::action::Action;
 use super::asked::{Asked, Obstacle};
 use super::claims::Claims;
-use super::class::Flush;
+use super::class::{Flush, replaces_asked};
 use super::events::{ANNOUNCE_AGAIN_AFTER, Reason, ScaleInEvent};
 use super::going::Going;
 use super::membership::Membership;
@@ -21,7 +21,7 @@ use super::same_writes::SameWrites;
 use super::tries::{Task, Tries};
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{backoff, later, signed};
-use crate::cluster::{Answer, BudgetSeen, DrainState, NodeView, PodView};
+use crate::cluster::{Answer, BudgetSeen, DaemonOwner, DrainState, NodeView, PodView};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
@@ -212,15 +212,24 @@ impl Memory {
 
     /// Notes what the node's DaemonSet pods do, once they are listed.
     pub fn note_daemons(&mut self, pods: &BTreeMap<String, PodView>, flush: &Flush, now: Timestamp) {
-        let is_draining = self.claims.record().is_some_and(|record| record.phase == Phase::Draining);
+        let record = self.claims.record();
+        let is_draining = record.is_some_and(|record| record.phase == Phase::Draining);
+        let flushing_since = record.filter(|_| !is_draining).map(|record| record.phase_since);
         if is_draining {
             // It has gone back from a flush: what comes instead of those asked then is needed again.
             self.outages.forget_asked();
         }
-        let memory = &self.pods;
+        let (memory, deleted) = (&self.pods, &self.deleted_daemon_sets);
         let is_asked = |uid: &str| {
-            let asked = memory.get(uid).is_some_and(|pod| pod.to_go.is_some() || pod.deletion != Tries::NONE);
-            asked && !is_draining
+            let was_asked =
+                memory.get(uid).is_some_and(|pod| pod.to_go.is_some() || pod.deletion != Tries::NONE);
+            let Some(pod) = pods.get(uid) else { return was_asked && !is_draining };
+            // Nobody makes another one for a DaemonSet that was deleted.
+            let is_orphan =
+                matches!(&pod.daemon, Some(DaemonOwner::DaemonSet { uid, .. }) if deleted.contains(uid));
+            was_asked && !is_draining
+                || is_orphan
+                || flushing_since.is_some_and(|since| replaces_asked(pod, since))
         };
         self.outages.see(pods, is_asked, flush, now);
     }

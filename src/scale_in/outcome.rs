@@ -21,6 +21,8 @@ pub(super) enum Removal {
     DaemonSet,
     /// A deletion because time is up, whatever its budgets say.
     Deletion,
+    /// The same because its machine or its Node is lost.
+    LostDeletion,
 }
 
 /// As Prometheus shows it.
@@ -29,7 +31,7 @@ impl EncodeLabelValue for Removal {
         let value = match self {
             Self::Eviction => "eviction",
             Self::DaemonSet => "daemonset",
-            Self::Deletion => "deletion",
+            Self::Deletion | Self::LostDeletion => "deletion",
         };
         value.encode(encoder)
     }

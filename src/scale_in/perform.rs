@@ -200,13 +200,18 @@ async fn guard(shared: &Shared, pod: &PodName, uid: &str, on: bool) -> Result<()
 
 async fn delete(shared: Arc<Shared>, node: Arc<NodeView>, ask: Ask) -> Outcome {
     let is_workload = ask.owner.is_some();
-    let how = if is_workload { Removal::Deletion } else { Removal::DaemonSet };
+    let how = match (is_workload, ask.is_lost) {
+        (false, _) => Removal::DaemonSet,
+        (true, false) => Removal::Deletion,
+        (true, true) => Removal::LostDeletion,
+    };
     if shared.nodes.get(&node.name).is_none() && !has_gone(&shared, &node.name).await {
         return Outcome::Asked(ask, Answer::Unsent, how);
     }
     if is_workload {
         // As the eviction API does: a Job's podFailurePolicy can then tell this from a failure. Not worth the pod's time.
-        let told = shared.cluster.note_disruption(&ask.pod, &ask.uid, shared.clock.cluster());
+        let why = if ask.is_lost { "its machine is lost" } else { "time is up for the pod" };
+        let told = shared.cluster.note_disruption(&ask.pod, &ask.uid, why, shared.clock.cluster());
         match tokio::time::timeout(NOTE_WITHIN, told).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {

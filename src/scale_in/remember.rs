@@ -79,7 +79,9 @@ impl Worker {
                 }
                 match how {
                     Removal::Eviction => self.memory.note_eviction(uid, answer, budgets, now),
-                    Removal::DaemonSet | Removal::Deletion => self.memory.note_deletion(uid, answer, now),
+                    Removal::DaemonSet | Removal::Deletion | Removal::LostDeletion => {
+                        self.memory.note_deletion(uid, answer, now);
+                    }
                 }
             }
             Outcome::Guarded { uid, result } => self.hear_of_guard(uid, result),
@@ -174,7 +176,10 @@ impl Worker {
             }
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::Eviction) => ("evicted", None),
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::DaemonSet) => ("asked to go", None),
-            (Answer::Going | Answer::Gone | Answer::GoingAnyway, Removal::Deletion) => ("deleted", None),
+            (
+                Answer::Going | Answer::Gone | Answer::GoingAnyway,
+                Removal::Deletion | Removal::LostDeletion,
+            ) => ("deleted", None),
             (Answer::Busy(..) | Answer::Unclear(_) | Answer::Unsent, _) => return,
         };
         let now = self.shared.clock.cluster();
@@ -240,6 +245,7 @@ impl Worker {
             Removal::Eviction => events::pod_evicted(&self.name, cause),
             Removal::DaemonSet => events::daemon_pod_asked(&self.name, cause),
             Removal::Deletion => events::pod_deleted(&self.name, cause),
+            Removal::LostDeletion => events::pod_deleted_with_its_machine(&self.name, cause),
         };
         let now = self.shared.clock.now();
         let mut events = self.shared.pod_events.lock();

@@ -219,7 +219,8 @@ impl Situation<'_> {
     /// When AWS refused to shrink the group. Its words for that are documented nowhere: any that say nothing to us are, where the group has no
     /// more than its minimum.
     pub(super) fn refused_at_minimum(&self) -> Option<Timestamp> {
-        let unclearly = || self.memory.refused_unclearly_at.filter(|_| !(self.may_shrink)());
+        let is_at_minimum = || !(self.group_keeps_its_nodes)() && !(self.may_shrink)();
+        let unclearly = || self.memory.refused_unclearly_at.filter(|_| is_at_minimum());
         self.memory.at_minimum_since.or_else(unclearly)
     }
 

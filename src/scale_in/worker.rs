@@ -353,7 +353,8 @@ impl Worker {
                     }
                     let grace = grace_to_ask(None, pod.grace_seconds, now);
                     let owner = Some((pod.owner(), false));
-                    self.start(&node, Action::Delete(Ask::new(&pod, grace, owner)));
+                    let ask = Ask { is_lost: true, ..Ask::new(&pod, grace, owner) };
+                    self.start(&node, Action::Delete(ask));
                 }
                 Some(at) => wake_at = wake_at.min(at),
                 None => {}

@@ -15,6 +15,7 @@ use crate::journal_queries::{
     phase_at, released_at, terminations,
 };
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::status::status;
 
 /// When the grace of the last pod of this name that was asked ends.
 fn end_of_grace(world: &World, name: &str) -> Timestamp {
@@ -236,8 +237,7 @@ async fn a_pod_that_asked_not_to_be_disturbed_is_waited_for_until_its_machine_is
         scene.until_released(&machine).await;
         assert_given_up(&scene, &machine).await;
         let told = notes(&scene.world, &machine, "ScaleInPatienceOver");
-        let is_about_it =
-            |note: &String| note.contains("default/web") && note.contains("nothing has been heard");
+        let is_about_it = |note: &String| note.contains("default/web") && note.contains("nothing is heard");
         assert!(!told.is_empty() && told.iter().all(is_about_it), "{told:?}");
     }
 }
@@ -264,6 +264,10 @@ async fn a_pod_that_its_budget_keeps_on_a_lost_machine_is_deleted_with_its_grace
         assert!((298..=305).contains(&waited) && grace == 30, "{waited} s, grace {grace}");
         scene.until_released(&machine).await;
         assert_given_up(&scene, &machine).await;
+        scene.until_gone(&machine).await;
+        scene.pass_some(seconds(60)).await;
+        let outcome = &status(scene.program()).await["ended"][0]["outcome"];
+        assert_eq!(outcome, "released", "no time was up");
     }
 }
 

@@ -52,6 +52,8 @@ async fn the_orphan_of_a_deleted_daemonset_is_a_workload() {
     scene.until_gone(&machine).await;
     assert_eq!(asked(&scene.world, "web").len(), 1);
     scene.assert_left_well(&machine);
+    let took = released_at(&scene.world, &machine).duration_since(last_exit_of(&scene.world, "web"));
+    assert!(took <= SignedDuration::from_secs(8), "nobody makes another one: {took}");
 }
 
 #[tokio::test(start_paused = true)]

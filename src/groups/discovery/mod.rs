@@ -301,7 +301,7 @@ impl Discovery {
         let (known, unseen): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
         let mut found = self.aws.describe_groups_left(&known).await?;
         // Anybody who may annotate a Node can name a group: what AWS makes of it must not fail the refresh, nor hold it up.
-        let of_records = self.aws.describe_groups_now(&unseen).await;
+        let of_records = self.aws.describe_groups_left_now(&unseen).await;
         memory.on_record.note("groups that only records on Nodes name", of_records.as_ref().err());
         found.extend(of_records.into_iter().flatten());
         let mut left_behind = Vec::new();

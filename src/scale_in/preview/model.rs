@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::data::{BudgetPreview, End, Facts, Member, PodPreview, PodTreatment, Step, What};
 use crate::aws::Lifecycle;
 use crate::clock::{elapsed, later};
-use crate::cluster::{Answer, NodeView, PodView};
+use crate::cluster::{Answer, NodeView, PodView, Ready};
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::{GroupName, names};
 use crate::scale_in::action::{Action, Ask, Plan};
@@ -132,7 +132,8 @@ impl<'a> Model<'a> {
             let exits = self.pods.values().filter_map(|pod| pod.deletion_timestamp).min();
             // Only time goes on, and nothing that it brings ends the wait.
             let ends_nothing = match self.phase {
-                Some(Phase::Draining) => true,
+                // What is kept on a machine of which nothing is heard is deleted in time.
+                Some(Phase::Draining) => self.view.ready != Ready::Unknown,
                 Some(Phase::Releasing) => self.facts.member().is_some_and(Member::is_kept),
                 _ => false,
             };

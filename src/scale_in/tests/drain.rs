@@ -132,6 +132,24 @@ fn a_priority_is_asked_at_its_last_call_whatever_lower_ones_answer() {
     assert_eq!((evictions(&plan), scene.now > at(60)), (vec![("db".into(), None)], true));
 }
 
+/// A webhook may refuse deletions, and the budget have room later.
+#[test]
+fn a_pod_of_a_lost_machine_whose_deletion_is_refused_is_evicted_on() {
+    let mut scene = node().by_autoscaler().with(pod("web").labelled("web")).budget("web", 0, "7");
+    scene.plan();
+    scene.answered("web", Answer::Blocked("no room".into()));
+    unheard(&mut scene, "Unknown");
+    scene.later(299);
+    assert_eq!(deletions(&scene.plan()), []);
+    scene.answered("web", Answer::Blocked("no room".into()));
+    scene.later(1);
+    assert_eq!(deletions(&scene.plan()), [("web".into(), None)]);
+    scene.answered("web", Answer::Unclear("denied".into()));
+    scene.later(60);
+    let plan = scene.plan();
+    assert_eq!((evictions(&plan).len(), deletions(&plan).len()), (1, 1));
+}
+
 #[test]
 fn patience_that_is_over_wakes_nobody() {
     let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).with(pod("web"));

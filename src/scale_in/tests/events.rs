@@ -96,6 +96,7 @@ fn every_event(
         events::pod_evicted("n1", Cause::Autoscaler),
         events::daemon_pod_asked("n1", Cause::Operator),
         events::pod_deleted("n1", Cause::SpotInterruption),
+        events::pod_deleted_with_its_machine("n1", Cause::LifecycleHook),
     ]
 }
 
@@ -220,7 +221,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInPatienceOver",
-        "these pods asked not to be disturbed; nothing has been heard of their machine for five minutes, and they are evicted: shop/web-1, shop/web-2",
+        "these pods asked not to be disturbed; nothing is heard of their machine any more, and they are evicted: shop/web-1, shop/web-2",
     ),
     (
         "Warning",
@@ -389,6 +390,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInDeleted",
         "node n1 is scaled in (cause spot-interruption), and time is up for the pod: it was deleted regardless of budgets",
+    ),
+    (
+        "Warning",
+        "ScaleInDeleted",
+        "node n1 is scaled in (cause lifecycle-hook), and its machine is lost: the pod was deleted regardless of budgets",
     ),
 ];
 

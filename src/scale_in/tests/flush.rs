@@ -298,6 +298,20 @@ fn a_shipper_that_was_asked_in_a_flush_before_has_a_successor_that_is_waited_for
     assert_eq!(scene.record().phase, Phase::Releasing);
 }
 
+/// An earlier run has asked the one before it.
+#[test]
+fn after_a_restart_the_successor_of_a_shipper_that_was_asked_is_not_waited_for() {
+    let mut scene = node().by_autoscaler();
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.memory = crate::scale_in::memory::Memory::default();
+    let next = pod("new").daemon().wishing(names::DAEMON_SET, "evict");
+    scene.put(PodView { containers: Containers::Down, created: Some(scene.now), ..next });
+    scene.later(5);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Releasing);
+}
+
 #[test]
 fn daemonset_pods_that_are_waited_for_are_told_with_their_end() {
     let agent = pod("csi").daemon().grace(600).wishing(names::DAEMON_SET, "evict");

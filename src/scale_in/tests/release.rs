@@ -1060,14 +1060,18 @@ fn a_refused_decrement_gives_the_node_back() {
 /// Its words are documented nowhere.
 #[test]
 fn a_termination_that_is_refused_in_other_words_gives_the_node_back_where_the_group_is_at_its_minimum() {
-    for (code, may_shrink, gives_back) in
-        [("ValidationError", false, true), ("ValidationError", true, false), ("AccessDenied", false, false)]
-    {
+    for (code, may_shrink, keeps, gives_back) in [
+        ("ValidationError", false, false, true),
+        ("ValidationError", true, false, false),
+        ("ValidationError", false, true, false),
+        ("AccessDenied", false, false, false),
+    ] {
         let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
         scene.plan();
         scene.later(5);
         scene.terminated(&Err(refused(code, "That would go below what the group is to have")));
         (scene.may_shrink, scene.instance) = (may_shrink, in_service_at(0));
+        scene.keeps_its_nodes = keeps;
         assert!(!reasons(&scene.plan()).contains(&"ScaleInCancelled"), "the description may be older");
         scene.later(5);
         scene.instance = in_service_at(10);

@@ -16,6 +16,9 @@ use crate::scenario::{Cause, Damage, Deed, GroupCause, Kind, Upset, What, Worklo
 /// How long a pod on a dead machine is waited for beyond its grace.
 pub(super) const DEAD: SignedDuration = SignedDuration::from_mins(1);
 
+/// After so long without a word of its kubelet a machine counts as lost.
+const LOST: SignedDuration = SignedDuration::from_mins(5);
+
 /// As exact as timestamps of Kubernetes are, and the dates of the API server's answers, by which its clock is known: a second each.
 const DATED: SignedDuration = SignedDuration::from_secs(2);
 
@@ -261,6 +264,26 @@ impl History {
         !has_left_a_sign || is_silent || is_hit
     }
 
+    /// Whether nothing has been heard of a node for five minutes, or the cloud controller says that its machine is off: a pod there whose
+    /// eviction is refused is to start elsewhere.
+    fn is_lost(&self, node: &str, at: Timestamp) -> bool {
+        let changes =
+            self.cluster.iter().filter(|entry| entry.at <= at).filter_map(|entry| match &entry.what {
+                Event::NodeChanged { node: of, changes } if of == node => Some((entry.at, changes)),
+                _ => None,
+            });
+        let (mut silent_since, mut is_off) = (None, false);
+        for (when, change) in changes.flat_map(|(when, all)| all.iter().map(move |change| (when, change))) {
+            match change {
+                NodeChange::Ready(status) => silent_since = (status == "Unknown").then_some(when),
+                NodeChange::Tainted { key, .. } if key == names::SHUT_DOWN => is_off = true,
+                NodeChange::TaintRemoved(key) if key == names::SHUT_DOWN => is_off = false,
+                _ => {}
+            }
+        }
+        silent_since.is_some_and(|since| is_off || at + DATED >= since + LOST)
+    }
+
     /// Whether somebody has broken this instance's machine or kubelet, and nobody has mended it, or AWS has taken it.
     pub(super) fn is_dead(&self, instance: &str, at: Timestamp) -> bool {
         let is_off = |e: &AwsEvent| matches!(e, AwsEvent::Powered { instance: id, power: Power::Terminated, .. } if id == instance);
@@ -340,6 +363,9 @@ pub(super) fn budgets(history: &History) -> Vec<Violation> {
             continue;
         }
         if history.node_gone_since(&run.node, at).is_some_and(|gone| at.duration_since(gone) >= LEFT_BEHIND) {
+            continue;
+        }
+        if history.is_lost(&run.node, at) {
             continue;
         }
         let instance = history.instance_at(&run.node, at);
