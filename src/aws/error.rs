@@ -157,6 +157,9 @@ const BEHIND_A_GATEWAY: [u16; 2] = [502, 504];
 /// HTTP's statuses for a server in trouble that answers for itself.
 const IN_TROUBLE: [u16; 2] = [500, 503];
 
+/// The code for a request with something wrong in it, or one that does not fit the state of the group or the instance.
+const INVALID: &str = "ValidationError";
+
 /// Stands for the code of an answer that has none.
 const NO_CODE: &str = "NoCode";
 
@@ -194,7 +197,7 @@ impl AwsError {
         let says_one_of = |parts: &[&str]| parts.iter().any(|part| says(part));
         let message = message.to_owned();
         // By its two names.
-        let code = if code == "ValidationException" { "ValidationError" } else { code };
+        let code = if code == "ValidationException" { INVALID } else { code };
         match code {
             _ if THROTTLED.contains(&code) || status == TOO_MANY_REQUESTS || says("rate exceeded") => {
                 return Self::Throttled { operation, message };
@@ -222,7 +225,7 @@ impl AwsError {
             "AWS.SimpleQueueService.NonExistentQueue" | "QueueDoesNotExist" => {
                 return Self::NoSuchQueue { operation, message };
             }
-            "ValidationError" => {}
+            INVALID => {}
             _ => return Self::Other { operation, code: code.to_owned(), message },
         }
         if says("no active lifecycle action") || says("lifecycle hook") && says("not found") {
@@ -292,6 +295,24 @@ impl AwsError {
                 | Self::Unreadable { .. }
                 | Self::ScalingActivityInProgress { .. }
         )
+    }
+
+    /// Whether AWS found something wrong with the request itself, perhaps with its instance.
+    pub fn is_refused_request(&self) -> bool {
+        match self {
+            Self::NoSuchInstance { .. } => true,
+            Self::Other { code, .. } => code == INVALID,
+            _ => false,
+        }
+    }
+
+    /// The operation and AWS's words, if [it is so](Self::is_refused_request); otherwise the error.
+    pub fn as_refused_request(self) -> Result<(Operation, String), Self> {
+        match self {
+            Self::NoSuchInstance { operation, message } => Ok((operation, message)),
+            Self::Other { operation, code, message } if code == INVALID => Ok((operation, message)),
+            other => Err(other),
+        }
     }
 
     /// Whether the call certainly had no effect: AWS has refused it, or it was never sent.

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::deadline::OurLimit;
 use super::eviction_rate::EvictionRate;
-use super::held_since::Holds;
 use super::history::History;
+use super::holds::Holds;
 use super::load_balancers::{LoadBalancers, Targets};
 use super::membership::Membership;
 use super::metrics::Metrics;

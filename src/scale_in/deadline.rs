@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::held_since::Hold;
+use super::holds::Hold;
 use super::record::Record;
 use super::settings::{OnDeadline, Settings};
 use crate::aws::Hook;

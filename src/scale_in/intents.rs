@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::context::{our_limit, primary, will_decrement};
-use super::held_since::Holds;
+use super::holds::Holds;
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
 use super::{context, deadline, node_patch, nodeless};

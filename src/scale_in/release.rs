@@ -16,7 +16,7 @@ use super::action::{Action, Plan};
 use super::deadline::{SAME_WITHIN, limited};
 use super::deletion::cut_off;
 use super::events::ScaleInEvent;
-use super::held_since::Heartbeats;
+use super::holds::Heartbeats;
 use super::membership::Membership;
 use super::record::{Phase, Record, Release};
 use super::situation::Situation;

@@ -12,7 +12,7 @@ use super::class::{Circumstances, Class, classify};
 use super::deadline::{self, HeldBy, OurLimit};
 use super::events::{self, ANNOUNCE_AGAIN_AFTER, ScaleInEvent};
 use super::eviction_rate::Permit;
-use super::held_since::{Heartbeats, Hold};
+use super::holds::{Heartbeats, Hold};
 use super::load_balancers::Targets;
 use super::membership::Membership;
 use super::memory::Memory;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::context::{Shared, leaves, will_decrement};
-use super::held_since::Heartbeats;
+use super::holds::Heartbeats;
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;

@@ -23,8 +23,8 @@ use super::context::{
 use super::deadline::{OurLimit, grace_to_ask};
 use super::events::{Reason, ScaleInEvent};
 use super::eviction_rate::Permit;
-use super::held_since::Heartbeats;
 use super::history::{Ended, Ending};
+use super::holds::Heartbeats;
 use super::membership::Membership;
 use super::memory::Memory;
 use super::nodeless::{self, needed_until};

@@ -185,13 +185,8 @@ impl Protection {
         instances: &[InstanceId],
         on: bool,
     ) -> Result<Option<AutoScalingGroup>, AwsError> {
-        let is_about_one = |refusal: &AwsError| match refusal {
-            AwsError::NoSuchInstance { .. } => true,
-            AwsError::Other { code, .. } => code == "ValidationError",
-            _ => false,
-        };
         let refusal = match calls::protect(&self.aws, group, instances, on).await {
-            Err(refusal) if is_about_one(&refusal) => refusal,
+            Err(refusal) if refusal.is_refused_request() => refusal,
             outcome => return outcome.map(|()| None),
         };
         let Some(seen) = self.describe(group).await? else { return Err(refusal) };
@@ -203,15 +198,9 @@ impl Protection {
         let asked: BTreeSet<&InstanceId> = instances.iter().collect();
         let still = seen.instances.iter().filter(stays).filter(|i| asked.contains(&i.id));
         let still: Vec<InstanceId> = still.map(|i| i.id.clone()).collect();
-        calls::protect(&self.aws, group, &still, on).await.map(|()| Some(seen)).map_err(|again| match again {
-            AwsError::NoSuchInstance { operation, message } => {
-                AwsError::ScalingActivityInProgress { operation, message }
-            }
-            AwsError::Other { operation, code, message } if code == "ValidationError" => {
-                AwsError::ScalingActivityInProgress { operation, message }
-            }
-            other => other,
-        })
+        let passes = |(operation, message)| AwsError::ScalingActivityInProgress { operation, message };
+        let again = |again: AwsError| again.as_refused_request().map_or_else(|other| other, passes);
+        calls::protect(&self.aws, group, &still, on).await.map(|()| Some(seen)).map_err(again)
     }
 
     /// Lowers the size of the locked group by one, unless that would cost a live instance or leave less than the minimum once the

@@ -8,6 +8,7 @@
 //! count, whatever the record says, and when a hold ends because AWS accepts no heartbeats.
 
 mod held;
+mod since;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,9 +24,10 @@ use self::held::{
     Done, DueInstance, Fate, Held, HoldEvidence, Newcomers, Step, UNSEEN_AFTER, hear, interval, observe,
     presume, questions_due,
 };
+use self::since::{Question, ask};
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
-use super::held_since::{Hold, Question, ToldHeld, as_no_active_hook, ask};
+use super::holds::{Hold, ToldHeld, as_no_active_hook};
 use super::joined::Joined;
 use super::nodeless::{self, EarlierNode};
 use super::record::{Record, Release};

@@ -25,7 +25,7 @@ use crate::groups::Snapshot;
 use crate::groups::hooks::HookState;
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::context::{Shared, primary};
-use crate::scale_in::held_since::ToldHeld;
+use crate::scale_in::holds::ToldHeld;
 use crate::scale_in::metrics::Handled;
 use crate::scale_in::operator_queue::size;
 use crate::scale_in::record::Cause;

@@ -16,7 +16,7 @@ use crate::scale_in::action::{Action, Ask, Plan};
 use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::drain::SEVERAL_BUDGETS;
 use crate::scale_in::eviction_rate::Permit;
-use crate::scale_in::held_since::{Heartbeats, Hold};
+use crate::scale_in::holds::{Heartbeats, Hold};
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;

@@ -12,7 +12,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events::{self, Reason, ScaleInEvent};
-use crate::scale_in::held_since::Heartbeats;
+use crate::scale_in::holds::Heartbeats;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;

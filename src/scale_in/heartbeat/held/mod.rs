@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::since::{CLOCKS_DIFFER, Question};
 use crate::aws::{AwsError, Instance, Lifecycle};
 use crate::clock::{backoff, elapsed, later, signed, spread};
 use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId};
-use crate::scale_in::held_since::{CLOCKS_DIFFER, Question};
 
 /// First heartbeats of instances held at the same moment are spread over this time. The shortest time-out is 30 s, and
 /// three refreshes are due in it.
