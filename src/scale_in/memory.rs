@@ -21,8 +21,8 @@ use super::same_writes::SameWrites;
 use super::tries::{Task, Tries};
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{backoff, later, signed};
-use crate::cluster::{Answer, BudgetSeen, DaemonOwner, DrainState, NodeView, PodView};
-use crate::k8s::InstanceId;
+use crate::cluster::{Answer, BudgetSeen, DaemonOwner, DrainState, NodeView, PodView, Ready};
+use crate::k8s::{InstanceId, NodeName};
 use crate::telemetry::chain;
 
 /// This soon before AWS ends a machine, its node is no longer put back into service.
@@ -71,6 +71,8 @@ pub struct Memory {
     pub deleted_daemon_sets: BTreeSet<String>,
     /// Pods that come back to the cordoned node.
     pub returns: Returns,
+    /// Nodes of the machine that this run has seen Ready, and since when they have not been.
+    not_ready: BTreeMap<NodeName, Option<Timestamp>>,
     /// When the grace of pods that are going ends.
     pub going: Going,
     /// DaemonSet pods that were away for a while during the drain.
@@ -201,6 +203,20 @@ impl Memory {
             Membership::In { lifecycle: Lifecycle::InService, seen, .. } => self.back_since.or(Some(*seen)),
             _ => None,
         };
+    }
+
+    /// Notes whether a Node of the machine is Ready.
+    pub fn note_ready(&mut self, node: &NodeView, now: Timestamp) {
+        if node.ready == Ready::Yes {
+            self.not_ready.insert(node.name.clone(), None);
+        } else if let Some(since) = self.not_ready.get_mut(&node.name) {
+            since.get_or_insert(now);
+        }
+    }
+
+    /// Since when this run has seen a Node not Ready that it had seen Ready: the kubelet dates that by its own clock, which may be off.
+    pub fn not_ready_since(&self, node: &NodeName) -> Option<Timestamp> {
+        self.not_ready.get(node).copied().flatten()
     }
 
     /// Notes the pods on the node and forgets those that are gone.

@@ -332,7 +332,9 @@ impl Situation<'_> {
             Ready::Yes => false,
             Ready::Unknown => self.is_for_itself(node),
             Ready::No => {
-                node.unready_since.is_some_and(|since| later(self.ours(since), UNABLE_FOR) <= self.now)
+                let seen = self.memory.not_ready_since(&node.name).unwrap_or(Timestamp::MIN);
+                node.unready_since
+                    .is_some_and(|told| later(self.ours(told).max(seen), UNABLE_FOR) <= self.now)
             }
         }
     }

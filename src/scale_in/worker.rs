@@ -439,12 +439,15 @@ impl Worker {
         self.memory.note_membership(&instance);
         self.memory.note_before(before, node, &instance);
         self.memory.returns.see_node(node.unschedulable, later(now, cluster_ahead));
+        let (twins, is_primary) = self.twins(node);
+        for node in twins.iter().map(Arc::as_ref).chain([node]) {
+            self.memory.note_ready(node, now);
+        }
         let group = group_of(node, &instance);
         let our_limit = group
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
         let heartbeats = group.map(|group| self.shared.holds.heartbeats(group)).unwrap_or_default();
-        let (twins, is_primary) = self.twins(node);
         let found = snapshot.as_ref().and_then(|snapshot| snapshot.place_of(node));
         let instances =
             || found.iter().flat_map(|(group, _)| &group.asg.instances).map(|instance| &instance.id);

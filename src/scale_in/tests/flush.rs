@@ -147,6 +147,22 @@ fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
     }
 }
 
+/// Its clock is ten minutes behind.
+#[test]
+fn a_kubelet_that_dates_by_a_clock_that_is_off_is_not_taken_for_silent_at_once() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(-600)).with(pod("logs").daemon());
+    scene.plan();
+    scene.later(10);
+    scene.patch(&condition("False", -600));
+    scene.plan();
+    scene.later(299);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Draining);
+    scene.later(1);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+}
+
 /// A kubelet that can be heard again may say that pods have exited before it says that it is there.
 #[test]
 fn a_kubelet_that_is_not_heard_of_for_a_minute_after_the_last_exit_flushes_nothing() {
