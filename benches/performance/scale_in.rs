@@ -56,8 +56,8 @@ pub(crate) async fn print(program: &Path, mass: Mass) {
     let instances: BTreeMap<String, String> = instances(&stage, &names);
     let (program, _) = stage.start(program, size, &["--daemonset-flush=2s"]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    // A DaemonSet pod that is still to start is waited for.
-    let all_run = |node: &String| world.cluster.pods_on(node).iter().all(runs);
+    // A DaemonSet pod that is still to come or to start is waited for.
+    let all_run = |node: &String| world.cluster.pods_on(node).iter().filter(|pod| runs(pod)).count() > pods;
     while !names.iter().all(all_run) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
