@@ -46,6 +46,11 @@ pub(crate) async fn print(program: &Path, mass: Mass) {
         world.cluster.add(budget(app(n).as_str()).min_available(0));
     }
     let names = world.cluster.node_names();
+    // A DaemonSet pod that comes or starts in the drain is waited for, and beside so many pods it finds no room.
+    let ships = |node: &String| world.cluster.pods_on(node).iter().any(runs);
+    while !names.iter().all(ships) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     for (n, node) in names.iter().enumerate() {
         for k in 0..pods {
             let one = pod(format!("web-{n}-{k}").as_str()).cpu_millis(1).memory_mib(1).exits_after(EXIT);
@@ -56,11 +61,6 @@ pub(crate) async fn print(program: &Path, mass: Mass) {
     let instances: BTreeMap<String, String> = instances(&stage, &names);
     let (program, _) = stage.start(program, size, &["--daemonset-flush=2s"]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    // A DaemonSet pod that is still to come or to start is waited for.
-    let all_run = |node: &String| world.cluster.pods_on(node).iter().filter(|pod| runs(pod)).count() > pods;
-    while !names.iter().all(all_run) {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
     let (cpu, log) = (program.process.cpu(), world.cluster.journal().len());
     for instance in instances.values() {
         world.aws.terminate(instance, TerminationCause::Rebalance);
