@@ -37,21 +37,33 @@ const PROTECTIONS_AT_ONCE: usize = 4;
 /// Source: [DescribeScalingActivities](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScalingActivities.html).
 const ACTIVITIES_A_CALL: i32 = 100;
 
+/// Whether an error about groups that were asked for by name says that one is missing.
+type IsMissing = fn(&AwsError) -> bool;
+
+fn is_unknown(error: &AwsError) -> bool {
+    matches!(error, AwsError::NoSuchGroup { .. })
+}
+
+/// The same of an endpoint in AWS's place, which may refuse the name of a deleted group in words of its own.
+fn is_unknown_in_any_words(error: &AwsError) -> bool {
+    is_unknown(error) || matches!(error, AwsError::Other { .. })
+}
+
 impl Aws {
     /// The groups of these names; missing ones are left out. 100 names a call.
     pub async fn describe_groups(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        self.named_groups(REFRESH, names).await
+        self.named_groups(REFRESH, names, is_unknown).await
     }
 
     /// The groups of these names, for what cannot wait; missing ones are left out. 100 names a call.
     pub async fn describe_groups_now(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        self.named_groups(READ_NOW, names).await
+        self.named_groups(READ_NOW, names, is_unknown).await
     }
 
     /// The groups of these names, of which some were deleted; those are left out. An endpoint in AWS's place may refuse their names in words of
     /// its own.
     pub async fn describe_groups_left(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        self.groups_left(REFRESH, names).await
+        self.named_groups(REFRESH, names, is_unknown_in_any_words).await
     }
 
     /// The same for what cannot wait.
@@ -59,36 +71,17 @@ impl Aws {
         &self,
         names: &[GroupName],
     ) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        self.groups_left(READ_NOW, names).await
-    }
-
-    async fn groups_left(
-        &self,
-        patience: Patience,
-        names: &[GroupName],
-    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        match self.named_groups(patience, names).await {
-            Err(AwsError::Other { .. }) => {}
-            outcome => return outcome,
-        }
-        let mut found = Vec::new();
-        for name in names {
-            match self.named_groups(patience, std::slice::from_ref(name)).await {
-                Err(error @ AwsError::Other { .. }) => {
-                    tracing::warn!(group = name.as_str(), error = %chain(&error), "a group that is no longer listed is refused by name: it counts as deleted");
-                }
-                outcome => found.extend(outcome?),
-            }
-        }
-        Ok(found)
+        self.named_groups(READ_NOW, names, is_unknown_in_any_words).await
     }
 
     async fn named_groups(
         &self,
         patience: Patience,
         names: &[GroupName],
+        is_missing: IsMissing,
     ) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.batch(patience, batch));
+        let batches = names.chunks(GROUPS_A_CALL as usize);
+        let batches = batches.map(|batch| self.batch(patience, batch, is_missing));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
@@ -97,16 +90,21 @@ impl Aws {
         &self,
         patience: Patience,
         names: &[GroupName],
+        is_missing: IsMissing,
     ) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        let mut found = match self.groups(patience, names, &[]).await {
-            Err(AwsError::NoSuchGroup { .. }) => Vec::new(),
+        let refusal = match self.groups(patience, names, &[]).await {
+            Err(refusal) if is_missing(&refusal) => refusal,
             outcome => return outcome,
         };
-        for name in names.chunks(1).filter(|_| names.len() > 1) {
-            match self.groups(patience, name, &[]).await {
-                Err(AwsError::NoSuchGroup { .. }) => {}
-                outcome => found.extend(outcome?),
+        let mut found = Vec::new();
+        if let [name] = names {
+            if !is_unknown(&refusal) {
+                tracing::warn!(group = name.as_str(), error = %chain(&refusal), "a group that is no longer listed is refused by name: it counts as deleted");
             }
+            return Ok(found);
+        }
+        for name in names.chunks(1) {
+            found.extend(Box::pin(self.batch(patience, name, is_missing)).await?);
         }
         Ok(found)
     }
@@ -119,7 +117,7 @@ impl Aws {
     pub async fn describe_group_now(&self, name: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
         for pause in DESCRIBED_AFTER {
             sleep(pause).await;
-            let found = self.batch(READ_NOW, std::slice::from_ref(name)).await?;
+            let found = self.batch(READ_NOW, std::slice::from_ref(name), is_unknown).await?;
             if let Some(group) = found.into_iter().find(|found| found.name == *name) {
                 return Ok(Some(group));
             }
@@ -388,36 +386,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use aws_smithy_runtime_api::client::http::{
-        HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
-    };
-    use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
-    use aws_smithy_types::body::SdkBody;
-
     use super::*;
-
-    /// AWS with an answer to each request, by its body.
-    struct Answers<F>(F);
-
-    impl<F> std::fmt::Debug for Answers<F> {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Answers")
-        }
-    }
-
-    impl<F: Fn(&str) -> (u16, String) + Send + Sync> HttpConnector for Answers<F> {
-        fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-            let body = request.body().bytes().map(String::from_utf8_lossy).unwrap_or_default();
-            let (status, answer) = self.0(&body);
-            let status = status.try_into().expect("a status");
-            HttpConnectorFuture::ready(Ok(HttpResponse::new(status, SdkBody::from(answer))))
-        }
-    }
-
-    fn aws(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> Aws {
-        let connector = SharedHttpConnector::new(Answers(answer));
-        Aws::at(http_client_fn(move |_, _| connector.clone()))
-    }
+    use crate::aws::answers::answering;
 
     fn response(operation: &str, result: &str) -> String {
         format!("<{operation}Response><{operation}Result>{result}</{operation}Result></{operation}Response>")
@@ -444,7 +414,7 @@ mod tests {
                 order.chunks(2).map(|page| page.iter().map(|&n| activity(n)).collect()).collect();
             let read = Arc::new(AtomicUsize::default());
             let counted = Arc::clone(&read);
-            let aws = aws(move |_| {
+            let aws = answering(move |_| {
                 let page = counted.fetch_add(1, Ordering::Relaxed);
                 let token = if page + 1 < pages.len() {
                     format!("<NextToken>{page}</NextToken>")
@@ -472,7 +442,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_group_that_was_deleted_is_left_out_though_its_name_is_refused() {
-        let aws = aws(|request| {
+        let aws = answering(|request| {
             if request.contains("old") {
                 let error = "<Error><Code>ValidationError</Code><Message>There is no old</Message></Error>";
                 return (400, format!("<ErrorResponse>{error}</ErrorResponse>"));

@@ -339,16 +339,12 @@ fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use aws_config::{Region, SdkConfig};
-    use aws_credential_types::Credentials;
-    use aws_sdk_autoscaling::config::SharedCredentialsProvider;
     use aws_sdk_autoscaling::operation::terminate_instance_in_auto_scaling_group::TerminateInstanceInAutoScalingGroupError;
-    use aws_smithy_async::rt::sleep::{SharedAsyncSleep, TokioSleep};
     use aws_smithy_http_client::Builder;
     use aws_smithy_types::body::SdkBody;
 
     use super::*;
-    use crate::aws::{Aws, behaviour};
+    use crate::aws::answers::at_endpoint;
 
     fn variant(code: &str, message: &str) -> String {
         let error = AwsError::of_service(Operation::TerminateInstanceInAutoScalingGroup, 400, code, message);
@@ -380,16 +376,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         drop(listener);
-        let keys = Credentials::from_keys("key", "secret", None);
-        let config = SdkConfig::builder()
-            .behavior_version(behaviour())
-            .region(Region::from_static("eu-central-1"))
-            .credentials_provider(SharedCredentialsProvider::new(keys))
-            .sleep_impl(SharedAsyncSleep::new(TokioSleep::new()))
-            .endpoint_url(format!("http://{address}"))
-            .http_client(Builder::new().build_http())
-            .build();
-        let aws = Aws::new(&config).expect("a region");
+        let aws = at_endpoint(&format!("http://{address}"), Builder::new().build_http());
         let error = aws.complete(&"g".into(), "ebbtide", &"i-1".into()).await.expect_err("nobody is there");
         assert!(matches!(error, AwsError::Unconnected { .. }), "{error:?}");
         assert!(error.is_refusal() && error.is_transient() && !error.may_come());

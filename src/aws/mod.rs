@@ -10,6 +10,8 @@
 //!   and clock; the rest is set in one place, `Aws::with`.
 
 mod activity;
+#[cfg(test)]
+mod answers;
 mod auto_scaling_group;
 mod autoscaling;
 mod calls;

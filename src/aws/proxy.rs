@@ -58,30 +58,17 @@ impl Proxy {
 
 #[cfg(test)]
 mod tests {
-    use aws_config::{Region, SdkConfig};
-    use aws_credential_types::Credentials;
-    use aws_sdk_autoscaling::config::SharedCredentialsProvider;
-    use aws_smithy_async::rt::sleep::{SharedAsyncSleep, TokioSleep};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::aws::{Aws, behaviour};
+    use crate::aws::answers::at_endpoint;
 
     /// What the proxy is sent when we ask for our identity.
     async fn asked_of_the_proxy(except: &str) -> Option<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = listener.local_addr().expect("bound").to_string();
-        let keys = Credentials::from_keys("key", "secret", None);
-        let config = SdkConfig::builder()
-            .behavior_version(behaviour())
-            .region(Region::from_static("eu-central-1"))
-            .credentials_provider(SharedCredentialsProvider::new(keys))
-            .sleep_impl(SharedAsyncSleep::new(TokioSleep::new()))
-            .endpoint_url("https://aws.invalid")
-            .http_client(Proxy::new(&url, except).expect("a URL").http_client())
-            .build();
-        let aws = Aws::new(&config).expect("a region");
+        let aws = at_endpoint("https://aws.invalid", Proxy::new(&url, except).expect("a URL").http_client());
         let proxy = async {
             let (mut client, _) = listener.accept().await.expect("accepted");
             let mut line = vec![0; 64];

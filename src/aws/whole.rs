@@ -57,29 +57,14 @@ fn ends_early(body: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use aws_smithy_runtime_api::client::http::{
-        HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
-    };
-    use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
-    use aws_smithy_types::body::SdkBody;
-
     use super::*;
+    use crate::aws::answers::answering;
     use crate::aws::{AutoScalingGroup, Aws, AwsError};
 
     /// AWS with one answer to everything.
-    #[derive(Debug)]
-    struct Answers(String);
-
-    impl HttpConnector for Answers {
-        fn call(&self, _: HttpRequest) -> HttpConnectorFuture {
-            let status = 200.try_into().expect("a status");
-            HttpConnectorFuture::ready(Ok(HttpResponse::new(status, SdkBody::from(self.0.as_str()))))
-        }
-    }
-
     fn aws(body: &str) -> Aws {
-        let connector = SharedHttpConnector::new(Answers(body.to_owned()));
-        Aws::at(http_client_fn(move |_, _| connector.clone()))
+        let body = body.to_owned();
+        answering(move |_| (200, body.clone()))
     }
 
     async fn described(body: &str) -> Result<Vec<AutoScalingGroup>, AwsError> {

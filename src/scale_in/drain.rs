@@ -271,8 +271,9 @@ fn delete_from_lost_machine(s: &Situation<'_>, record: &Record, pod: &PodView, p
         return false;
     }
     let grace = grace_to_ask(None, pod.grace_seconds, s.now);
-    let ask = || Ask { is_lost: true, ..ask_workload(s, record, pod, grace) };
-    s.attempt(plan, &asked.deletion, || Action::Delete(ask()));
+    s.attempt(plan, &asked.deletion, || {
+        Action::Delete(Ask { is_lost: true, ..ask_workload(s, record, pod, grace) })
+    });
     asked.deletion.failures == 0
 }
 

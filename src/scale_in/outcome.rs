@@ -21,7 +21,7 @@ pub(super) enum Removal {
     DaemonSet,
     /// A deletion because time is up, whatever its budgets say.
     Deletion,
-    /// The same because its machine or its Node is lost.
+    /// The same because its node is lost.
     LostDeletion,
 }
 

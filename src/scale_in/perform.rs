@@ -210,7 +210,7 @@ async fn delete(shared: Arc<Shared>, node: Arc<NodeView>, ask: Ask) -> Outcome {
     }
     if is_workload {
         // As the eviction API does: a Job's podFailurePolicy can then tell this from a failure. Not worth the pod's time.
-        let why = if ask.is_lost { "its machine is lost" } else { "time is up for the pod" };
+        let why = if ask.is_lost { "its node is lost" } else { "time is up for the pod" };
         let told = shared.cluster.note_disruption(&ask.pod, &ask.uid, why, shared.clock.cluster());
         match tokio::time::timeout(NOTE_WITHIN, told).await {
             Ok(Ok(())) => {}

@@ -342,10 +342,12 @@ impl Situation<'_> {
     /// When a node counts as lost; `None` while its kubelet reports.
     pub(super) fn lost_at(&self, node: &NodeView) -> Option<Timestamp> {
         let since = node.unready_since.filter(|_| node.ready == Ready::Unknown)?;
-        let lost = match () {
-            () if node.is_off() => SignedDuration::ZERO,
-            () if self.are_kubelets_cut_off => CUT_OFF_FOR,
-            () => UNABLE_FOR,
+        let lost = if node.is_off() {
+            SignedDuration::ZERO
+        } else if self.are_kubelets_cut_off {
+            CUT_OFF_FOR
+        } else {
+            UNABLE_FOR
         };
         Some(later(self.ours(since), lost))
     }

@@ -187,7 +187,7 @@ async fn a_leader_whose_watches_are_dead_lets_another_lead() {
     let are_dead = Arc::new(AtomicBool::new(false));
     let way = {
         let are_dead = Arc::clone(&are_dead);
-        move |cluster| kube_client(Arc::new(Deaf { cluster, is: Arc::clone(&are_dead) }))
+        move |cluster| kube_client(Arc::new(Deaf { cluster, of: "", is: Arc::clone(&are_dead) }))
     };
     let scene = Scene::behind(held_group(3, 60), way).await;
     let _second = Program::start(&scene.world, other());
@@ -202,6 +202,28 @@ async fn a_leader_whose_watches_are_dead_lets_another_lead() {
     scene.scale_in(&machine, Cause::Group).await;
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
+}
+
+/// It has not got the Lease blind, as from one that has lost the same right: the other can see.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_whose_watches_die_lets_another_lead_as_soon() {
+    for of in ["", "poddisruptionbudgets"] {
+        let are_dead = Arc::new(AtomicBool::new(false));
+        let mut scene = Scene::with(held_group(3, 60)).await;
+        let deaf = Deaf { cluster: scene.world.cluster.clone(), of, is: Arc::clone(&are_dead) };
+        let _second = Program::start_behind(&scene.world, kube_client(Arc::new(deaf)), other());
+        scene.pass_some(seconds(20)).await;
+        scene.take_down().await;
+        scene.until(|_| holder(&scene) == "ebbtide-1").await;
+        scene.pass_some(seconds(5)).await;
+        are_dead.store(true, Ordering::Relaxed);
+        scene.world.cluster.close_watches();
+        let began = scene.world.clock.now();
+        scene.bring_back();
+        scene.until(|_| holder(&scene) == "ebbtide-0").await;
+        let after = scene.world.clock.now().duration_since(began);
+        assert!(after <= SignedDuration::from_secs(240), "{of}: {after:#}");
+    }
 }
 
 /// Both are as blind, and no answer to cluster-autoscaler needs what they cannot see.
@@ -241,9 +263,10 @@ async fn a_right_to_a_watch_that_is_lost_leaves_both_ready_and_the_lease_where_i
     }
 }
 
-/// An API server that takes up no watch.
+/// An API server that takes up no watch, or none of these resources.
 struct Deaf {
     cluster: Cluster,
+    of: &'static str,
     is: Arc<AtomicBool>,
 }
 
@@ -251,7 +274,7 @@ struct Deaf {
 impl Service for Deaf {
     async fn call(&self, request: Request) -> Result<Response, Lost> {
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-        if is_watch && self.is.load(Ordering::Relaxed) {
+        if is_watch && request.uri().path().contains(self.of) && self.is.load(Ordering::Relaxed) {
             return Err(Lost);
         }
         self.cluster.call(request).await

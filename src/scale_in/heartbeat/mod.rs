@@ -21,7 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
 use self::held::{
-    Done, DueInstance, Fate, Held, HoldEvidence, Newcomers, Step, UNSEEN_AFTER, hear, interval, observe,
+    Done, DueInstance, Fate, Held, HoldEvidence, Sightings, Step, UNSEEN_AFTER, hear, interval, observe,
     presume, questions_due,
 };
 use self::since::{Question, ask};
@@ -82,19 +82,19 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut leadership = shared.leadership.changes();
     let mut before: Option<Arc<Snapshot>> = None;
     let mut joined = Joined::default();
-    let mut newcomers = Newcomers::default();
+    let mut sightings = Sightings::default();
     let mut failing = Failing::default();
     loop {
         let now = shared.clock.now();
         let unseen_from = if let Some(snapshot) = shared.groups.latest() {
             joined.observe(&shared, &snapshot);
             if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &snapshot)) {
-                newcomers.observe(before.as_deref(), &snapshot);
+                sightings.observe(before.as_deref(), &snapshot);
                 shared.metrics.keep_groups(|group| snapshot.knows(group));
             }
             let lasts = |group: &GroupName| shared.hooks.last_seen(group).map(|hook| hook.heartbeat_timeout);
             let said = said(&shared, now);
-            let unseen_from = observe(&mut held, before.as_deref(), &snapshot, &newcomers, lasts, &said, now);
+            let unseen_from = observe(&mut held, before.as_deref(), &snapshot, &sightings, lasts, &said, now);
             failing.forget_all_but(&held);
             before = Some(snapshot);
             unseen_from

@@ -264,6 +264,19 @@ fn a_patient_pod_is_waited_for_and_told_as_such() {
     assert_eq!(waiting[0].reason, "patient");
 }
 
+/// In three minutes, when the machine counts as lost; its grace and the flush follow.
+#[test]
+fn what_its_budget_keeps_on_a_machine_that_is_silent_is_deleted_in_time() {
+    let mut facts = facts(vec![pod("web", 30)], vec![budget("web", "web", 0)]);
+    let since = at(NOW - 120).to_string();
+    let ready = json!({ "type": "Ready", "status": "Unknown", "lastTransitionTime": since });
+    let ready = serde_json::from_value(ready).expect("a condition");
+    facts.node.status.get_or_insert_default().conditions = Some(vec![ready]);
+    let preview = played(&facts);
+    let End::Released { after_seconds } = preview.end else { panic!("it ends: {preview:#?}") };
+    assert_eq!(after_seconds, 180 + 30 + 5);
+}
+
 #[test]
 fn the_pods_that_a_scale_in_waits_for_are_told_without_a_memory() {
     let mut facts = facts(

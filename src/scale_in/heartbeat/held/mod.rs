@@ -290,7 +290,7 @@ impl Held {
 
 /// Instances that this run saw join their groups, or begin to leave them.
 #[derive(Debug, Default)]
-pub(super) struct Newcomers {
+pub(super) struct Sightings {
     joined: BTreeSet<InstanceId>,
     /// Those shown as `Terminating`, and since when.
     terminating: BTreeMap<InstanceId, Timestamp>,
@@ -298,7 +298,7 @@ pub(super) struct Newcomers {
     left_out: BTreeMap<InstanceId, Timestamp>,
 }
 
-impl Newcomers {
+impl Sightings {
     /// Adds instances that the refresh before did not show, though it showed their group.
     pub(super) fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
         let (shown, now) = (&snapshot.by_instance, snapshot.taken_at);
@@ -331,7 +331,7 @@ pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
-    newcomers: &Newcomers,
+    sightings: &Sightings,
     lasts: impl Fn(&GroupName) -> Option<Duration>,
     said: &BTreeMap<InstanceId, HoldEvidence>,
     now: Timestamp,
@@ -343,7 +343,7 @@ pub(super) fn observe(
             let said = said.get(&instance.id).copied();
             let said = match instance.lifecycle {
                 Lifecycle::Terminating => {
-                    let shown = newcomers.terminating.get(&instance.id).copied().unwrap_or(snapshot.taken_at);
+                    let shown = sightings.terminating.get(&instance.id).copied().unwrap_or(snapshot.taken_at);
                     let since = said.and_then(|said| said.since).into_iter().chain([shown]).min();
                     Some(HoldEvidence {
                         since,
@@ -389,7 +389,7 @@ pub(super) fn observe(
             let ask_at = (since.is_none() && lifecycle.is_held()).then_some(now);
             // Held only since the last refresh: there is time to spread the first heartbeats.
             let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };
-            let is_new = newcomers.joined.contains(instance);
+            let is_new = sightings.joined.contains(instance);
             Held { since, ask_at, next, is_presumed, is_new, ..Held::new(group, lifecycle, now) }
         });
     }

@@ -33,7 +33,7 @@ fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
 }
 
 fn show(held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now: i64) {
-    observe(held, None, &snapshot(states), &Newcomers::default(), |_| Some(LASTS), &BTreeMap::new(), at(now));
+    observe(held, None, &snapshot(states), &Sightings::default(), |_| Some(LASTS), &BTreeMap::new(), at(now));
 }
 
 #[test]
@@ -147,31 +147,31 @@ fn a_hold_of_which_aws_does_not_say_when_it_began_counts_from_when_it_was_seen()
 
 #[test]
 fn what_a_refresh_shows_anew_in_a_known_group_has_come_since() {
-    let mut newcomers = Newcomers::default();
+    let mut sightings = Sightings::default();
     let one = snapshot(&[("i-1", Lifecycle::InService)]);
-    newcomers.observe(None, &one);
-    assert!(newcomers.joined.is_empty(), "it may be old");
+    sightings.observe(None, &one);
+    assert!(sightings.joined.is_empty(), "it may be old");
     let two = snapshot(&[("i-1", Lifecycle::InService), ("i-2", Lifecycle::Pending)]);
-    newcomers.observe(Some(&one), &two);
-    newcomers.observe(Some(&two), &two);
-    assert_eq!(newcomers.joined.iter().collect::<Vec<_>>(), ["i-2"]);
+    sightings.observe(Some(&one), &two);
+    sightings.observe(Some(&two), &two);
+    assert_eq!(sightings.joined.iter().collect::<Vec<_>>(), ["i-2"]);
     // One that a refresh or two leave out has not come anew, nor is it forgotten that it has.
-    newcomers.observe(Some(&two), &snapshot(&[]));
-    newcomers.observe(Some(&snapshot(&[])), &two);
-    assert_eq!(newcomers.joined.iter().collect::<Vec<_>>(), ["i-2"]);
-    newcomers.observe(Some(&two), &one);
+    sightings.observe(Some(&two), &snapshot(&[]));
+    sightings.observe(Some(&snapshot(&[])), &two);
+    assert_eq!(sightings.joined.iter().collect::<Vec<_>>(), ["i-2"]);
+    sightings.observe(Some(&two), &one);
     let much_later = Snapshot { taken_at: later(one.taken_at, SignedDuration::from_mins(3)), ..one.clone() };
-    newcomers.observe(Some(&one), &much_later);
-    assert!(newcomers.joined.is_empty() && newcomers.left_out.is_empty());
+    sightings.observe(Some(&one), &much_later);
+    assert!(sightings.joined.is_empty() && sightings.left_out.is_empty());
 }
 
 #[test]
 fn one_that_refreshes_keep_showing_as_terminating_counts_as_held_in_time() {
-    let (mut held, mut newcomers) = (BTreeMap::new(), Newcomers::default());
+    let (mut held, mut sightings) = (BTreeMap::new(), Sightings::default());
     let mut show = |lifecycle, second| {
         let shown = Snapshot { taken_at: at(second), ..snapshot(&[("i-1", lifecycle)]) };
-        newcomers.observe(None, &shown);
-        observe(&mut held, None, &shown, &newcomers, |_| Some(LASTS), &BTreeMap::new(), at(second));
+        sightings.observe(None, &shown);
+        observe(&mut held, None, &shown, &sightings, |_| Some(LASTS), &BTreeMap::new(), at(second));
         held.len()
     };
     assert_eq!([0, 10, 20].map(|second| show(Lifecycle::Terminating, second)), [0, 0, 1]);
@@ -204,7 +204,7 @@ fn instances_that_are_held_at_once_beat_apart_and_in_time() {
         &mut held,
         Some(&before),
         &after,
-        &Newcomers::default(),
+        &Sightings::default(),
         |_| Some(LASTS),
         &BTreeMap::new(),
         at(10),
@@ -261,7 +261,7 @@ fn a_hold_begins_after_the_refresh_that_did_not_show_it_or_is_asked_for() {
     let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
     let mut held = BTreeMap::new();
     let both = snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::TerminatingWait)]);
-    observe(&mut held, Some(&large), &both, &Newcomers::default(), |_| Some(LASTS), &BTreeMap::new(), at(10));
+    observe(&mut held, Some(&large), &both, &Sightings::default(), |_| Some(LASTS), &BTreeMap::new(), at(10));
     assert_eq!((held["i-1"].since, held["i-1"].ask_at), (Some(at(0)), None));
     assert_eq!((held["i-2"].since, held["i-2"].ask_at), (None, Some(at(10))));
 }
@@ -274,7 +274,7 @@ fn what_terminates_in_a_group_with_our_hook_counts_as_held_once_nobody_would_see
             &mut held,
             Some(view),
             view,
-            &Newcomers::default(),
+            &Sightings::default(),
             |_| has_hook.then_some(LASTS),
             &BTreeMap::new(),
             at(now),
@@ -296,7 +296,7 @@ fn a_hook_of_ten_seconds_is_given_a_heartbeat_after_half_of_them_though_nobody_s
     let mut due = |seconds, now| {
         let (lasts, told) =
             (|_: &GroupName| Some(Duration::from_secs(seconds)), [("i-1".into(), told_at(50))].into());
-        observe(&mut held, None, &view, &Newcomers::default(), lasts, &told, at(now))
+        observe(&mut held, None, &view, &Sightings::default(), lasts, &told, at(now))
     };
     assert_eq!((due(10, 50), due(30, 50), due(300, 50)), (Some(at(55)), Some(at(65)), Some(at(65))));
 }
@@ -310,7 +310,7 @@ fn what_aws_was_told_to_end_counts_as_held_where_views_do_not_show_that_it_does(
             &mut held,
             None,
             view,
-            &Newcomers::default(),
+            &Sightings::default(),
             |_| has_hook.then_some(LASTS),
             &told,
             at(now),
@@ -334,7 +334,7 @@ fn what_aws_was_told_to_end_counts_as_held_where_views_do_not_show_that_it_does(
 fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_none() {
     let (mut view, mut held) = (snapshot(&[("i-1", Lifecycle::Terminating)]), BTreeMap::new());
     let see = |held: &mut _, view: &Snapshot, now| {
-        observe(held, Some(view), view, &Newcomers::default(), |_| Some(LASTS), &BTreeMap::new(), at(now))
+        observe(held, Some(view), view, &Sightings::default(), |_| Some(LASTS), &BTreeMap::new(), at(now))
     };
     see(&mut held, &view, 15);
     assert!(!held["i-1"].counts());
@@ -374,7 +374,7 @@ fn after_a_long_time_without_a_refresh_it_is_asked_since_when_an_instance_is_hel
         &mut held,
         Some(&large),
         &now,
-        &Newcomers::default(),
+        &Sightings::default(),
         |_| Some(LASTS),
         &BTreeMap::new(),
         at(7_200),
