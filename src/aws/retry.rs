@@ -57,8 +57,10 @@ pub(super) enum Repeats {
     Refused,
 }
 
-/// A poll of the groups: a page of a hundred large ones takes AWS a few seconds, and a new try reads every page again.
-pub(super) const REFRESH: Patience = Patience::new(10_000, 15_000, 1_000);
+/// A poll of the groups: a page of a hundred large ones takes AWS a few seconds, and much longer on a bad day, on which an old view would
+/// help nobody.
+pub(super) const REFRESH: Patience =
+    Patience { doubled_after: Some(Duration::from_secs(10)), ..Patience::new(30_000, 15_000, 1_000) };
 /// A read whose caller can use the previous answer: templates, hooks, activities. A poll waits for it, so it must be
 /// short where a private network has no route to a service.
 ///

@@ -60,6 +60,23 @@ async fn a_group_that_is_named_is_ours_whatever_cluster_its_tags_name() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_aws_that_takes_twenty_seconds_is_waited_for_and_a_connection_that_is_dead_is_not() {
+    let describe = || Which::of(&[Operation::DescribeAutoScalingGroups]);
+    let late = Trouble::Late(Duration::from_secs(20));
+    for (which, trouble, within) in
+        [(describe(), late, 21), (describe().times(1), Trouble::Silent(Lose::BeforeEffect), 11)]
+    {
+        let world = world([ours("web")]).await;
+        world.sim.trouble(which, trouble);
+        let began = Instant::now();
+        let snapshot = world.discovery(by_tag()).refresh().await.expect("sees");
+        assert_eq!(snapshot.groups.len(), 1);
+        let took = began.elapsed();
+        assert!(took <= Duration::from_secs(within), "{took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_is_seen_whole() {
     let world = world([ours("web")
         .size(0, 9, 3)

@@ -146,6 +146,18 @@ async fn a_hook_that_somebody_deletes_or_changes_is_put_right_within_two_refresh
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hook_that_its_other_owner_keeps_otherwise_is_put_ever_less_often() {
+    let slow = HookSpec::terminating("ebbtide").heartbeat(3600).by_default(HookResult::Continue);
+    let scene = Scene::configured(group(1), managed(false)).await;
+    for _ in 0..240 {
+        scene.pass_some(seconds(30)).await;
+        scene.world.aws.put_hook("web", slow.clone());
+    }
+    let puts = puts(&scene.world, "web").len();
+    assert!((8..=20).contains(&puts), "{puts} times in two hours");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_instance_that_is_held_ends_on_the_terms_it_was_held_on_and_its_hook_is_put_right_after_that() {
     const HOUR: u64 = 3_600;
     // A new time-out that is longer would have us come too late, a shorter one end the drain at 100 of it.

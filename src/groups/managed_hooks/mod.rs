@@ -6,7 +6,8 @@
 //!   nothing is lacking.
 //! - Only the leader writes. Two leaders would write the same.
 //! - A few calls a second in all, groups with instances first: AWS throttles by account, and heartbeats need their share.
-//! - A group that AWS refuses to change is tried again after longer and longer pauses, and holds no other up.
+//! - A group that AWS refuses to change is tried again after longer and longer pauses, and holds no other up. So is a hook that never
+//!   stays as it was put: somebody else keeps it otherwise.
 //! - Nothing is ever taken away: a hook that is deleted lets go of what it holds.
 
 mod metrics;
@@ -28,7 +29,7 @@ pub use self::step::{Managed, can_retain};
 use super::hooks::{HookState, Hooks};
 use super::selector::Selectors;
 use super::{Group, Groups, Snapshot};
-use crate::aws::{AutoScalingGroup, Aws, AwsError};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Hook};
 use crate::clock::{Clock, backoff, later, signed};
 use crate::cluster::{Leadership, Nodes};
 use crate::k8s::GroupName;
@@ -86,6 +87,8 @@ struct Progress {
     retains_since: Option<Timestamp>,
     /// Whether this run has put or seen our hook: if it is missing, somebody has deleted it.
     had_hook: bool,
+    /// The hook as put last, and how often in a row.
+    put: Option<(Hook, u32)>,
     /// Whether the hooks known may be from before our last change of them, as answers of AWS lag: they are looked up once more
     /// before anything is repaired.
     may_be_stale: bool,
@@ -223,18 +226,20 @@ impl ManagedHooks {
         if let Some(change) = change.filter(|_| !is_dry) {
             self.metrics.count(change, outcome.is_ok());
         }
-        let attempts = if step == Step::Retain { &mut progress.retention } else { &mut progress.hook };
+        let attempts = progress.attempts(&step);
         match outcome {
             Ok(()) => {
                 // That the group retains, a description shows.
                 if step != Step::Retain {
                     attempts.outage.recovered();
                 }
-                if change.is_some() {
+                match change {
+                    None => attempts.not_before = None,
                     // AWS may show the state before for a while; that is no reason to do it again.
-                    attempts.pause(now, LAG);
-                } else {
-                    attempts.not_before = None;
+                    Some(_) => {
+                        let again = progress.puts_again(&step);
+                        progress.attempts(&step).pause(now, backoff(again, LAG, LONGEST_RETRY));
+                    }
                 }
                 progress.changed(group, step, now);
             }
@@ -286,6 +291,19 @@ impl Progress {
             );
         }
         false
+    }
+
+    fn attempts(&mut self, step: &Step) -> &mut Attempts {
+        if *step == Step::Retain { &mut self.retention } else { &mut self.hook }
+    }
+
+    /// Counts a change: how often the same hook was put by now; 1 for anything else.
+    fn puts_again(&mut self, step: &Step) -> u32 {
+        let Step::Put { hook, .. } = step else { return 1 };
+        let before = self.put.take().filter(|(before, _)| before == hook);
+        let again = before.map_or(1, |(_, times)| times.saturating_add(1));
+        self.put = Some((hook.clone(), again));
+        again
     }
 
     /// Notes that a change is made, and says so.
