@@ -3,6 +3,8 @@
 use aws_sdk_autoscaling::types as asg;
 use jiff::Timestamp;
 
+use crate::k8s::GroupName;
+
 /// A group's attempt to change its instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activity {
@@ -35,8 +37,10 @@ impl Activity {
         words.map(|word| word.trim_end_matches(['.', ',', ':'])).any(|word| word == instance)
     }
 
-    pub(super) fn from_sdk(from: asg::Activity) -> Option<Self> {
-        Some(Self {
+    /// `None` if it says too little, or is of another group, which AWS was not asked for.
+    pub(super) fn from_sdk(group: &GroupName, from: asg::Activity) -> Option<Self> {
+        let is_of_it = from.auto_scaling_group_name().is_none_or(|of| of.is_empty() || group == of);
+        is_of_it.then_some(Self {
             id: from.activity_id?,
             started: moment(from.start_time?)?,
             status: from.status_code.map_or_else(String::new, |status| status.as_str().to_owned()),

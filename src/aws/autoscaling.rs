@@ -339,7 +339,8 @@ impl Aws {
         let send = |token| call.clone().set_next_token(token).send();
         let (mut found, mut pages_left) = (Vec::new(), at_most.div_ceil(ACTIVITIES_A_CALL as usize));
         self.pages(Operation::DescribeScalingActivities, LOOK_UP, send, |page| {
-            found.extend(page.activities.unwrap_or_default().into_iter().filter_map(Activity::from_sdk));
+            let activities = page.activities.unwrap_or_default().into_iter();
+            found.extend(activities.filter_map(|activity| Activity::from_sdk(group, activity)));
             pages_left = pages_left.saturating_sub(1);
             // Those under way come first, whenever they began. In another order the next pages may have younger ones.
             let over = found.iter().filter(|activity: &&Activity| activity.is_over());
@@ -370,9 +371,10 @@ impl Aws {
                 .max_records(CONFIGURATIONS_A_CALL as i32);
             let send = |token| call.clone().set_next_token(token).send();
             self.pages(Operation::DescribeLaunchConfigurations, LOOK_UP, send, |page| {
-                found.extend(page.launch_configurations.unwrap_or_default().into_iter().filter_map(|from| {
+                let listed = page.launch_configurations.unwrap_or_default().into_iter().filter_map(|from| {
                     Some((from.launch_configuration_name.clone()?, LaunchSpec::of_configuration(&from)))
-                }));
+                });
+                found.extend(listed.filter(|(name, _)| batch.contains(name)));
                 page.next_token
             })
             .await?;

@@ -1,5 +1,6 @@
 //! The calls to EC2, one function each.
 
+use aws_sdk_ec2::types as ec2;
 use aws_sdk_ec2::types::{ArchitectureType, ArchitectureValues, Filter, VirtualizationType};
 
 use super::pages::next_page;
@@ -93,7 +94,7 @@ impl Aws {
             TemplateId::Name(name) => call.launch_template_name(name),
         };
         match self.call(Operation::DescribeLaunchTemplateVersions, LOOK_UP, || call.clone().send()).await {
-            Ok(found) => Ok(found.launch_template_versions().first().and_then(TemplateVersion::from_sdk)),
+            Ok(found) => Ok(asked_for(&of.version, found.launch_template_versions())),
             Err(AwsError::Other { code, .. }) if code.starts_with("InvalidLaunchTemplate") => Ok(None),
             Err(error) => Err(error),
         }
@@ -128,7 +129,11 @@ impl Aws {
         let mut found = Vec::new();
         self.pages(Operation::DescribeInstances, LOOK_UP, send, |page| {
             let instances = page.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances);
-            found.extend(instances.flatten().filter_map(|instance| Some(instance.instance_id?.into())));
+            // All of them will be drained: an endpoint that ignores filters would have the whole cluster go.
+            let launched_into_it = instances
+                .flatten()
+                .filter(|instance| instance.capacity_reservation_id.as_deref() == Some(id));
+            found.extend(launched_into_it.filter_map(|instance| Some(instance.instance_id?.into())));
             page.next_token
         })
         .await?;
@@ -149,8 +154,9 @@ impl Aws {
         let operation = Operation::DescribeInstances;
         let page = self.call(operation, LOOK_UP, || call.clone().send()).await?;
         // Pages of a filtered list may be empty.
-        let is_last = next_page(operation, None, page.next_token)?.is_none();
-        Ok(!is_last || !page.reservations.unwrap_or_default().is_empty())
+        let is_last = next_page(operation, None, page.next_token.clone())?.is_none();
+        let mut found = page.reservations().iter().flat_map(|reservation| reservation.instances());
+        Ok(!is_last || found.any(|found| found.instance_id() == Some(instance.as_str())))
     }
 
     /// The instance types of these names; those not in the region are left out. 100 names a call.
@@ -194,5 +200,66 @@ impl Aws {
         })
         .await?;
         Ok(found)
+    }
+}
+
+/// Of the versions of a launch template in an answer, the one that was asked for; others come from an endpoint that always lists all.
+fn asked_for(version: &str, listed: &[ec2::LaunchTemplateVersion]) -> Option<TemplateVersion> {
+    let mut versions: Vec<_> = listed.iter().filter_map(TemplateVersion::from_sdk).collect();
+    match version {
+        "$Latest" => versions.into_iter().max_by_key(|found| found.number),
+        "$Default" => {
+            versions.sort_by_key(|found| !found.default);
+            versions.into_iter().next()
+        }
+        number => versions.into_iter().find(|found| found.number.to_string() == number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aws::answers::answering;
+
+    fn response(operation: &str, result: &str) -> String {
+        format!(
+            "<{operation}Response xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">{result}</{operation}Response>"
+        )
+    }
+
+    fn answer(operation: &'static str, result: &'static str) -> Aws {
+        answering(move |_| (200, response(operation, result)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_instances_those_of_the_reservation_count_and_of_one_asked_for_none_other() {
+        let aws = answer(
+            "DescribeInstances",
+            "<reservationSet>\
+             <item><instancesSet><item><instanceId>i-1</instanceId><capacityReservationId>cr-1</capacityReservationId></item></instancesSet></item>\
+             <item><instancesSet><item><instanceId>i-2</instanceId><capacityReservationId>cr-2</capacityReservationId></item></instancesSet></item>\
+             <item><instancesSet><item><instanceId>i-3</instanceId></item></instancesSet></item>\
+             </reservationSet>",
+        );
+        assert_eq!(aws.instances_of_reservation("cr-1").await.expect("read"), ["i-1"]);
+        assert!(aws.instance_exists(&"i-3".into()).await.expect("read"));
+        assert!(!aws.instance_exists(&"i-4".into()).await.expect("read"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_launch_templates_versions_the_one_that_was_asked_for_counts() {
+        let aws = answer(
+            "DescribeLaunchTemplateVersions",
+            "<launchTemplateVersionSet>\
+             <item><launchTemplateId>lt-1</launchTemplateId><versionNumber>1</versionNumber></item>\
+             <item><launchTemplateId>lt-1</launchTemplateId><versionNumber>2</versionNumber><defaultVersion>true</defaultVersion></item>\
+             <item><launchTemplateId>lt-1</launchTemplateId><versionNumber>3</versionNumber></item>\
+             </launchTemplateVersionSet>",
+        );
+        for (version, number) in [("1", Some(1)), ("$Default", Some(2)), ("$Latest", Some(3)), ("4", None)] {
+            let of = TemplateRef { template: TemplateId::Id("lt-1".into()), version: version.into() };
+            let found = aws.launch_template_version(&of).await.expect("read");
+            assert_eq!(found.map(|found| found.number), number, "{version}");
+        }
     }
 }

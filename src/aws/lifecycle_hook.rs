@@ -74,8 +74,10 @@ impl Hook {
         if self.abandons { "ABANDON" } else { CONTINUE }
     }
 
+    /// `None` if it is for another transition, or of another group, which AWS was not asked for.
     pub(super) fn from_sdk(group: &GroupName, from: asg::LifecycleHook) -> Option<Self> {
-        if from.lifecycle_transition.as_deref() != Some(TERMINATING) {
+        let is_of_it = from.auto_scaling_group_name.as_deref().is_none_or(|of| group == of);
+        if !is_of_it || from.lifecycle_transition.as_deref() != Some(TERMINATING) {
             return None;
         }
         let seconds = |from: Option<i32>| from.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
@@ -106,6 +108,18 @@ mod tests {
     fn a_hook_holds_for_a_hundred_heartbeats_or_two_days() {
         assert_eq!(Hook::new("h", "g", Duration::from_mins(1)).global_timeout, Duration::from_mins(100));
         assert_eq!(Hook::new("h", "g", Duration::from_hours(2)).global_timeout, Duration::from_hours(48));
+    }
+
+    #[test]
+    fn a_hook_of_another_group_is_none_of_this_one() {
+        let of = |group: Option<&str>| {
+            let described = asg::LifecycleHook::builder()
+                .lifecycle_hook_name("h")
+                .lifecycle_transition(TERMINATING)
+                .set_auto_scaling_group_name(group.map(str::to_owned));
+            Hook::from_sdk(&"g".into(), described.build()).is_some()
+        };
+        assert_eq!([of(Some("g")), of(None), of(Some("another"))], [true, true, false]);
     }
 
     #[test]

@@ -75,7 +75,8 @@ impl Aws {
         let send = |token| call.clone().set_next_token(token).send();
         let mut found = Vec::new();
         self.pages(Operation::DescribeTags, LOOK_UP, send, |page| {
-            let tags = page.tags.unwrap_or_default().into_iter();
+            // Filtered once more: what another tag says would take somebody's protection off.
+            let tags = page.tags.unwrap_or_default().into_iter().filter(|tag| tag.key() == Some(key));
             found.extend(
                 tags.filter_map(|tag| Some((tag.resource_id?.into(), tag.value.unwrap_or_default()))),
             );
@@ -83,5 +84,25 @@ impl Aws {
         })
         .await?;
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::aws::answers::answering;
+
+    #[tokio::test(start_paused = true)]
+    async fn instances_with_another_tag_are_left_out() {
+        let tag = |instance: &str, key: &str| {
+            format!(
+                "<item><resourceId>{instance}</resourceId><resourceType>instance</resourceType><key>{key}</key><value>v</value></item>"
+            )
+        };
+        let tags = [tag("i-1", "ours"), tag("i-2", "another")].concat();
+        let aws = answering(move |_| {
+            (200, format!("<DescribeTagsResponse><tagSet>{tags}</tagSet></DescribeTagsResponse>"))
+        });
+        let found = aws.tagged_instances("ours").await.expect("read");
+        assert_eq!(found, [("i-1".into(), "v".to_owned())]);
     }
 }

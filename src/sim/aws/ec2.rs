@@ -228,7 +228,10 @@ fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml,
                 "instancesSet",
                 "item",
                 [instance],
-                write_instance,
+                |xml, instance| {
+                    write_instance(xml, instance);
+                    xml.optional("capacityReservationId", state.events.reservation(&instance.id));
+                },
             );
         })
         .optional("nextToken", next);
