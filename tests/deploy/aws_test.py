@@ -14,6 +14,9 @@ AWS = DEPLOY / "aws"
 TEMPLATE = AWS / "cloudformation.yaml"
 TERRAFORM = sorted((AWS / "terraform").glob("*.tf"))
 
+# As many characters a name has at AWS.
+LONGEST = {"queue": 80, "role": 64, "rule": 64, "policy": 128}
+
 # What only a flag needs, with the condition that CloudFormation has for it.
 OPTIONAL = {"load-balancers": "MayReadTargetGroups", "manage-hooks": "MayPutHooks", "prices": "MayReadPrices", "retention": "MaySetRetention"}
 
@@ -51,6 +54,12 @@ def resolved(value, given):
             return resolved(yes if resolved(template()["Conditions"][condition], given) else no, given)
         case {"Fn::Not": [inner]}:
             return not resolved(inner, given)
+        case {"Fn::And": inner}:
+            return all(resolved(one, given) for one in inner)
+        case {"Fn::Condition": name}:
+            return resolved(template()["Conditions"][name], given)
+        case {"Fn::Join": [glue, {"Fn::Split": [at, inner]}]}:
+            return glue.join(resolved(inner, given).split(at))
         case {"Fn::Equals": [one, other]}:
             return resolved(one, given) == resolved(other, given)
     return value
@@ -129,7 +138,7 @@ class CloudFormation(unittest.TestCase):
         found = {}
         for resource in resources.values():
             if isinstance(resource, dict) and resource["Type"] == "AWS::IAM::RolePolicy":
-                name = resource["Properties"]["PolicyName"]
+                name = resolved(resource["Properties"]["PolicyName"], {"ClusterName": "blue"}).removeprefix("ebbtide-blue-")
                 found[name] = resource["Properties"]["PolicyDocument"]
                 self.assertEqual(resource.get("Condition"), OPTIONAL.get(name), name)
         unset = template()["Parameters"]["GroupTag"]["Default"]
@@ -142,6 +151,34 @@ class CloudFormation(unittest.TestCase):
             statement["Resource"] = {"Fn::GetAtt": "Queue.Arn"}
             texts = {name: json.loads(resolved(document, parameters)) for name, document in found.items() if "Fn::Sub" in document}
             self.assertEqual(found | texts, wanted)
+
+    def test_no_name_is_too_long_or_has_dots_where_aws_takes_none(self):
+        cluster = template()["Parameters"]["ClusterName"]
+        for name in ("blue", "blue.example.com", cluster["MaxLength"] * "a"):
+            self.assertRegex(name, cluster["AllowedPattern"])
+            for resource in template()["Resources"].values():
+                properties = resource["Properties"] if isinstance(resource, dict) else {}
+                queue, policy = (resolved(properties.get(key, "a"), {"ClusterName": name}) for key in ("QueueName", "PolicyName"))
+                self.assertRegex(queue, rf"^[A-Za-z0-9_-]{{1,{LONGEST['queue']}}}$")
+                self.assertLessEqual(len(policy), LONGEST["policy"])
+        # Rules and the role have none here, so that CloudFormation makes one that fits.
+        for resource in template()["Resources"].values():
+            if isinstance(resource, dict) and resource["Type"] in ("AWS::Events::Rule", "AWS::IAM::Role"):
+                self.assertEqual({"Name", "RoleName"} & resource["Properties"].keys(), set())
+
+    def test_a_role_that_is_there_already_gets_the_rights_and_nothing_of_eks_is_made(self):
+        resources = template()["Resources"]
+        for provider, role, makes, associates in (("", "", True, True), ("oidc", "", True, False), ("", "nodes.blue.example.com", False, False)):
+            given = {"ClusterName": "blue", "OidcProvider": provider, "RoleName": role}
+            self.assertRegex(role, template()["Parameters"]["RoleName"]["AllowedPattern"])
+            for name, wanted in (("Role", makes), ("Association", associates)):
+                self.assertIs(resolved({"Fn::Condition": resources[name]["Condition"]}, given), wanted, (name, given))
+            roles = {
+                resolved(resource["Properties"]["RoleName"], given | {"Role": "our own"})
+                for resource in resources.values()
+                if isinstance(resource, dict) and resource["Type"] == "AWS::IAM::RolePolicy"
+            }
+            self.assertEqual(roles, {role or "our own"})
 
     def test_no_tag_of_groups_ends_the_text_that_it_is_put_into(self):
         allowed = re.compile(template()["Parameters"]["GroupTag"]["AllowedPattern"])
@@ -187,6 +224,15 @@ class Terraform(unittest.TestCase):
         self.assertEqual(source.count("Principal"), 1)
         self.assertIn('Principal = { Service = "events.amazonaws.com" }', source)
         self.assertIn('ArnEquals = { "aws:SourceArn" = [for rule in aws_cloudwatch_event_rule.notices : rule.arn] }', source)
+
+    def test_no_name_is_too_long(self):
+        source = (AWS / "terraform" / "queue.tf").read_text()
+        [longest] = re.findall(r'regex\("\^\[0-9A-Za-z_-\]\{1,(\d+)\}\$", local.name\)', source)
+        [notices] = [block["notices"] for kind, block in terraform() if kind == "locals" and "notices" in block]
+        for ending, what in (("", "role"), ("-dead-letters", "queue"), *((f"-{name}", "rule") for name in notices), *((f"-{name}", "policy") for name in policies())):
+            self.assertLessEqual(int(longest) + len(ending), LONGEST[what], ending)
+        for made in ("local.name", '"${local.name}-dead-letters"', '"${local.name}-${each.key}"'):
+            self.assertRegex(source, rf"\sname\s+= {re.escape(made)}\n")
 
     def test_everything_that_is_given_and_told_is_described(self):
         found = 0

@@ -4,8 +4,13 @@ output "queue_url" {
 }
 
 output "role_arn" {
-  description = "For the annotation eks.amazonaws.com/role-arn of the service account. EKS Pod Identity needs none."
-  value       = aws_iam_role.ebbtide.arn
+  description = "For the annotation eks.amazonaws.com/role-arn of the service account. EKS Pod Identity needs none. null with role_name."
+  value       = one(aws_iam_role.ebbtide[*].arn)
+
+  precondition {
+    condition     = var.role_name == null || !local.pod_identity && var.oidc_provider_arn == null
+    error_message = "The role role_name has a trust of its own: leave pod_identity and oidc_provider_arn out."
+  }
 }
 
 output "dead_letters_arn" {

@@ -1,7 +1,8 @@
 # Notices: what AWS tells beforehand (docs/notices.md).
 
 locals {
-  name = coalesce(var.name, "ebbtide-${var.cluster_name}")
+  # Queues have no dots in their names.
+  name = coalesce(var.name, "ebbtide-${replace(var.cluster_name, ".", "-")}")
 
   # Rules of EventBridge match the whole account. Messages about instances that are not ours are left alone and lapse.
   notices = {
@@ -43,6 +44,14 @@ resource "aws_sqs_queue" "notices" {
     deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
     maxReceiveCount     = 1000
   })
+
+  lifecycle {
+    # The longest is a rule's, which ends in -lifecycle and has 64 characters at most.
+    precondition {
+      condition     = can(regex("^[0-9A-Za-z_-]{1,54}$", local.name))
+      error_message = "Queue, rules and role cannot be called ${local.name}: set the variable name, to 54 letters, digits, - and _ at most."
+    }
+  }
 }
 
 # Empty as long as all is well.

@@ -11,7 +11,8 @@ locals {
     var.prices ? ["prices"] : [],
   )
 
-  pod_identity  = coalesce(var.pod_identity, var.oidc_provider_arn == null)
+  role          = coalesce(var.role_name, one(aws_iam_role.ebbtide[*].name))
+  pod_identity  = coalesce(var.pod_identity, var.oidc_provider_arn == null && var.role_name == null)
   oidc_provider = var.oidc_provider_arn == null ? "" : split("oidc-provider/", var.oidc_provider_arn)[1]
 
   trust_of_pod_identity = {
@@ -43,6 +44,8 @@ locals {
 }
 
 resource "aws_iam_role" "ebbtide" {
+  count = var.role_name == null ? 1 : 0
+
   name        = local.name
   description = "ebbtide in the cluster ${var.cluster_name}"
   tags        = var.tags
@@ -58,18 +61,18 @@ resource "aws_iam_role" "ebbtide" {
   lifecycle {
     precondition {
       condition     = local.pod_identity || var.oidc_provider_arn != null
-      error_message = "Nobody could assume the role: set pod_identity or oidc_provider_arn."
+      error_message = "Nobody could assume the role: set pod_identity, oidc_provider_arn, or role_name for one that is there already."
     }
   }
 }
 
 # The files name the tag that the groups of all clusters have, and all queues that are called ebbtide: here it is this cluster's
-# tag and this queue.
+# tag and this queue. A role that is there already may have policies of others, so these are named after the cluster.
 resource "aws_iam_role_policy" "ebbtide" {
   for_each = local.policies
 
-  name = each.key
-  role = aws_iam_role.ebbtide.id
+  name = "${local.name}-${each.key}"
+  role = local.role
 
   policy = replace(
     replace(
@@ -88,6 +91,6 @@ resource "aws_eks_pod_identity_association" "ebbtide" {
   cluster_name    = var.cluster_name
   namespace       = var.namespace
   service_account = var.service_account
-  role_arn        = aws_iam_role.ebbtide.arn
+  role_arn        = one(aws_iam_role.ebbtide[*].arn)
   tags            = var.tags
 }

@@ -4,7 +4,7 @@ variable "cluster_name" {
 }
 
 variable "name" {
-  description = "Name of the role and the queue, and beginning of the names of the rest. Has to begin with ebbtide."
+  description = "Name of the role and the queue, and beginning of the names of the rest: 54 letters, digits, - and _ at most, beginning with ebbtide. By default ebbtide-CLUSTER, with dashes for dots. To be set where that is too long."
   type        = string
   default     = null
 
@@ -27,13 +27,19 @@ variable "service_account" {
 }
 
 variable "pod_identity" {
-  description = "Whether pods get the role by EKS Pod Identity: the cluster needs the add-on eks-pod-identity-agent. By default unless oidc_provider_arn is set: where there is an association, EKS gives pods no web identity. To be set where that ARN is not known when Terraform plans."
+  description = "Whether pods get the role by EKS Pod Identity: the cluster needs the add-on eks-pod-identity-agent. By default unless oidc_provider_arn or role_name is set: where there is an association, EKS gives pods no web identity. To be set where that ARN is not known when Terraform plans."
   type        = bool
   default     = null
 }
 
 variable "oidc_provider_arn" {
   description = "ARN of the cluster's OIDC provider, for a role for the service account (IRSA)."
+  type        = string
+  default     = null
+}
+
+variable "role_name" {
+  description = "Name of a role that is there already and gets the rights, like that of the instances that ebbtide's pods run on. Then no role and no association are made, and no EKS is needed. Has to be known when Terraform plans."
   type        = string
   default     = null
 }
