@@ -226,14 +226,16 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) patience: String,
     /// Longest time from the request of a scale-in to the release, whatever its cause: more than 10s longer than
-    /// --daemonset-flush, up to 30days. none: no limit but the lifecycle hook's. A group's tag ebbtide/drain-timeout beats it.
+    /// --daemonset-flush, up to 30days. cluster-autoscaler's request is DeleteNodes: its own drain before that is not covered.
+    /// none: no limit but the lifecycle hook's. A group's tag ebbtide/drain-timeout beats it.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) drain_timeout: String,
     /// What to do with pods still there when --drain-timeout ends: delete, wait (keep evicting under their budgets, and name them
     /// in an Event). At limits set by AWS (a lifecycle hook's, a spot interruption's) pods are always deleted.
     #[arg(long, value_name = "CHOICE", default_value = "delete")]
     pub(super) on_deadline: String,
-    /// Evictions a second over all nodes, 0.01 to 1000; nodes take turns. Deadlines never wait for it. none: no limit.
+    /// Evictions a second over all nodes, 0.01 to 1000; nodes take turns. Deadlines never wait for it. Those of
+    /// cluster-autoscaler's own drain, before it calls DeleteNodes, are not covered. none: no limit.
     #[arg(long, value_name = "NUMBER", default_value = "none")]
     pub(super) eviction_qps: String,
     /// How long an instance that was scaled in must have left its group before its Node is deleted, if no cloud controller does it
