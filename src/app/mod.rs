@@ -78,6 +78,27 @@ impl std::fmt::Debug for Outside {
 /// leave at once.
 const WORKERS: usize = 4;
 
+/// With fewer open files, a few hundred nodes that leave at once can leave none for the Lease: each has a watch of its pods, and a connection
+/// for it.
+const ENOUGH_FILES: u64 = 4_096;
+
+/// Raises the limit of open files as far as this process may, as programs in Go do, and warns if it stays low. Containers start with 1,024
+/// under containerd 2 where nobody has set more.
+///
+/// Source: [`syscall/rlimit.go`](https://github.com/golang/go/blob/master/src/syscall/rlimit.go).
+pub fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: before.maximum, ..before };
+    let now = setrlimit(Resource::Nofile, raised).map_or(before, |()| raised);
+    if let Some(files) = now.current.filter(|files| *files < ENOUGH_FILES) {
+        tracing::warn!(
+            files,
+            "few files may be open at once: many nodes that leave together need more, one each"
+        );
+    }
+}
+
 /// Runs `work` to its end, without waiting for blocked threads: an unanswered DNS look-up blocks its thread for longer than
 /// a stop may take.
 pub fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {

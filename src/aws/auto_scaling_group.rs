@@ -168,7 +168,8 @@ impl AutoScalingGroup {
         let ends_unhealthy_targets = ends_unhealthy_targets(&from);
         let force_deletable = from.deletion_protection.as_ref().is_none_or(|it| it.as_str() == "none");
         let instances = from.instances.unwrap_or_default().into_iter().map(Instance::from_sdk);
-        let mut instances: Vec<_> = instances.filter(|instance| !instance.lifecycle.is_warm()).collect();
+        let is_node = |instance: &Instance| !instance.lifecycle.is_warm() && !instance.id.is_empty();
+        let mut instances: Vec<_> = instances.filter(is_node).collect();
         // Collected in place: it has the room that AWS's longer form needs.
         instances.shrink_to_fit();
         let suspended = from.suspended_processes.unwrap_or_default();
@@ -329,36 +330,39 @@ impl Instance {
     }
 }
 
+/// A text that says something: an empty element, as some endpoints write for what is not there, says nothing.
+fn said(text: Option<&String>) -> Option<String> {
+    text.filter(|text| !text.is_empty()).cloned()
+}
+
 fn launched_from(from: &asg::Instance) -> Option<Revision> {
-    let Some(template) = &from.launch_template else {
-        return from.launch_configuration_name.clone().map(Revision);
+    let Some(template) = from.launch_template.as_ref().filter(|template| TemplateRef::of(template).is_some())
+    else {
+        return said(from.launch_configuration_name.as_ref()).map(Revision);
     };
-    let (id, version) = (template.launch_template_id.as_ref()?, template.version.as_ref()?);
+    let (id, version) = (said(template.launch_template_id.as_ref())?, template.version.as_ref()?);
     version.parse::<u64>().ok()?;
-    Some(Revision::of_template(id, version))
+    Some(Revision::of_template(&id, version))
 }
 
 impl Launch {
     fn of(from: &asg::AutoScalingGroup) -> Self {
         let mixed = from.mixed_instances_policy.as_ref();
         let base = mixed.and_then(|policy| policy.launch_template.as_ref());
-        let template = from
-            .launch_template
-            .as_ref()
-            .or_else(|| base.and_then(|base| base.launch_template_specification.as_ref()))
-            .and_then(TemplateRef::of);
-        let source = template
-            .map(Source::Template)
-            .or_else(|| from.launch_configuration_name.clone().map(Source::Configuration));
+        let of_policy = || base.and_then(|base| base.launch_template_specification.as_ref());
+        let own = from.launch_template.as_ref().and_then(TemplateRef::of);
+        let template = own.or_else(|| of_policy().and_then(TemplateRef::of));
+        let configuration = || said(from.launch_configuration_name.as_ref()).map(Source::Configuration);
+        let source = template.map(Source::Template).or_else(configuration);
         let overrides = base
             .map(asg::LaunchTemplate::overrides)
             .unwrap_or_default()
             .iter()
             .map(|line| Override {
-                instance_type: line.instance_type.clone(),
+                instance_type: said(line.instance_type.as_ref()),
                 requirements: line.instance_requirements.as_ref().map(Requirements::of_group),
                 template: line.launch_template_specification.as_ref().and_then(TemplateRef::of),
-                image: line.image_id.clone(),
+                image: said(line.image_id.as_ref()),
             })
             .collect();
         // A policy without a distribution means On-Demand only:
@@ -387,14 +391,11 @@ impl Launch {
 
 impl TemplateRef {
     fn of(from: &asg::LaunchTemplateSpecification) -> Option<Self> {
-        let template = match (&from.launch_template_id, &from.launch_template_name) {
-            (Some(id), _) => TemplateId::Id(id.clone()),
-            (None, Some(name)) => TemplateId::Name(name.clone()),
-            (None, None) => return None,
-        };
+        let id = said(from.launch_template_id.as_ref()).map(TemplateId::Id);
+        let template = id.or_else(|| said(from.launch_template_name.as_ref()).map(TemplateId::Name))?;
         // Without a version, the default one is used:
         // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateSpecification.html
-        Some(Self { template, version: from.version.clone().unwrap_or_else(|| "$Default".to_owned()) })
+        Some(Self { template, version: said(from.version.as_ref()).unwrap_or_else(|| "$Default".to_owned()) })
     }
 
     /// Whether the version is a number, whose content never changes.
@@ -406,6 +407,39 @@ impl TemplateRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_element_says_nothing_and_hides_nothing() {
+        let template = |id: &str, name: &str, version: &str| {
+            let from = asg::LaunchTemplateSpecification::builder();
+            from.launch_template_id(id).launch_template_name(name).version(version).build()
+        };
+        let policy = |of: asg::LaunchTemplateSpecification| {
+            let base = asg::LaunchTemplate::builder().launch_template_specification(of).build();
+            asg::MixedInstancesPolicy::builder().launch_template(base).build()
+        };
+        let named = |name: &str, version: &str| {
+            Some(Source::Template(TemplateRef {
+                template: TemplateId::Name(name.into()),
+                version: version.into(),
+            }))
+        };
+        let group = || asg::AutoScalingGroup::builder().launch_template(template("", "", ""));
+        let table = [
+            (group(), None),
+            (group().launch_configuration_name(""), None),
+            (group().launch_configuration_name("lc"), Some(Source::Configuration("lc".into()))),
+            (group().mixed_instances_policy(policy(template("", "lt", "2"))), named("lt", "2")),
+            (group().launch_template(template("", "lt", "")), named("lt", "$Default")),
+        ];
+        for (described, source) in table {
+            let empty =
+                asg::Instance::builder().instance_id("").lifecycle_state(asg::LifecycleState::Pending);
+            let group = AutoScalingGroup::from_sdk(described.instances(empty.build()).build());
+            assert_eq!(group.launch.source, source);
+            assert_eq!(group.instances, []);
+        }
+    }
 
     #[test]
     fn zones_are_in_order_whatever_order_they_come_in() {

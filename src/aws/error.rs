@@ -228,7 +228,15 @@ impl AwsError {
             INVALID => {}
             _ => return Self::Other { operation, code: code.to_owned(), message },
         }
-        if says("no active lifecycle action") || says("lifecycle hook") && says("not found") {
+        let is_about_an_action = operation == Operation::CompleteLifecycleAction
+            || operation == Operation::RecordLifecycleActionHeartbeat;
+        if says("no active lifecycle action")
+            || says("lifecycle hook") && says("not found")
+            // An endpoint in AWS's place, in its own words.
+            || is_about_an_action
+                && says("lifecycle action")
+                && says_one_of(&["no ", "not ", "already", "ended", "expired", "complete"])
+        {
             Self::NoActiveHook { operation, message }
         } else if says("autoscalinggroup name not found") {
             Self::NoSuchGroup { operation, message }
@@ -448,6 +456,25 @@ mod tests {
                 assert_eq!(variant(code, message), expected, "{message}");
             }
         }
+    }
+
+    #[test]
+    fn a_lifecycle_action_that_is_over_is_so_in_whatever_words() {
+        let is_over = |operation, message| {
+            let error = AwsError::of_service(operation, 400, "ValidationError", message);
+            matches!(error, AwsError::NoActiveHook { .. })
+        };
+        for words in [
+            "Lifecycle action already completed",
+            "Lifecycle Action not found",
+            "There is no lifecycle action for i-1",
+            "The lifecycle action has ended",
+        ] {
+            assert!(is_over(Operation::CompleteLifecycleAction, words), "{words}");
+            assert!(is_over(Operation::RecordLifecycleActionHeartbeat, words), "{words}");
+            assert!(!is_over(Operation::SetDesiredCapacity, words), "{words}");
+        }
+        assert!(!is_over(Operation::CompleteLifecycleAction, "2 validation errors detected"));
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub struct NodeView {
     pub change: u64,
     /// EC2 instance id from `spec.providerID`; `None` if that is not of an instance.
     pub instance: Option<InstanceId>,
-    /// Nothing tells which machine this is, so that it may be one of ours: `spec.providerID` is empty, or names neither a machine of AWS nor
-    /// another cloud's.
+    /// Nothing tells which machine this is, so that it may be one of ours: `spec.providerID` is empty, or names neither an instance nor
+    /// Fargate nor another cloud's machine.
     pub is_unidentified: bool,
     /// `spec.providerID` as it is written, unless that is [`ProviderId::text_of_instance`] with the zone of its label.
     pub odd_provider_id: Option<Box<str>>,
@@ -75,8 +75,8 @@ pub struct NodeView {
 /// to fit into four.
 const LONGEST_PROVIDER_ID: usize = 128;
 
-/// How the provider ids of AWS's machines begin, those of Fargate among them.
-const AWS: &str = "aws:///";
+/// How the name of a pod's place on Fargate begins, the last part of the provider id of its Node.
+const FARGATE: &str = "fargate-";
 
 /// Prefixes of the provider ids of machines that are certainly none of AWS's: EKS Hybrid Nodes, clouds whose controllers write the ids of
 /// their own machines, nodes that kwok simulates. Not those of distributions, which run on any cloud (`k3s://`, `rke2://`): an id not
@@ -87,23 +87,28 @@ const AWS: &str = "aws:///";
 /// `getProviderID` of cluster-autoscaler's `cloudprovider/kwok/kwok_helpers.go`.
 const ELSEWHERE: [&str; 6] = ["eks-hybrid:///", "azure://", "gce://", "openstack://", "vsphere://", "kwok:"];
 
+/// Whether a provider id without an instance is certainly of no machine of EC2.
+fn is_elsewhere(provider_id: &str) -> bool {
+    let last = provider_id.rsplit('/').next().unwrap_or(provider_id);
+    last.starts_with(FARGATE) || ELSEWHERE.iter().any(|scheme| provider_id.starts_with(scheme))
+}
+
 impl From<&Node> for NodeView {
     fn from(node: &Node) -> Self {
         let meta = &node.metadata;
         let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
         let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
         let written = spec.and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
-        let instance = match written.parse() {
-            Ok(ProviderId::Instance { instance, .. }) => Some(instance),
-            Ok(ProviderId::Placeholder { .. }) | Err(_) => None,
+        let (instance, is_unidentified) = match written.parse() {
+            Ok(ProviderId::Instance { instance, .. }) => (Some(instance), false),
+            Ok(ProviderId::Placeholder { .. }) => (None, false),
+            Err(_) => (None, !is_elsewhere(written)),
         };
         let labels: TextMap = meta.labels.iter().flatten().collect();
         let is_usual = |instance: &InstanceId| {
             let usual = labels.get(names::ZONE).map(|zone| ProviderId::text_of_instance(zone, instance));
             usual.as_deref() == Some(written)
         };
-        let is_unidentified =
-            !written.starts_with(AWS) && !ELSEWHERE.iter().any(|scheme| written.starts_with(scheme));
         let is_short = written.len() <= LONGEST_PROVIDER_ID;
         Self {
             name: meta.name.clone().unwrap_or_default().into(),

@@ -683,13 +683,16 @@ mod tests {
             "aws:///z1/i-1",
             "aws:////i-1",
             "aws:///z1/1f2e/fargate-ip-10-0-0-1",
+            "aws:///i-1",
+            "aws://z1/i-1",
+            "i-1",
             "eks-hybrid:///r/c/mi-1",
             "gce://p/z/n",
             "azure:///subscriptions/s/n",
             "kwok://n",
             "kwok:n",
         ];
-        let unknown = ["", "k3s://n", "rke2://n", "aws://z1/i-1", "i-1", "gcex://p/z/n"];
+        let unknown = ["", "k3s://n", "rke2://n", "aws:///z1/ip-10-0-0-1", "ip-10-0-0-1", "gcex://p/z/n"];
         for (text, expected) in
             known.map(|text| (text, None)).into_iter().chain(unknown.map(|text| (text, Some("n"))))
         {

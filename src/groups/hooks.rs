@@ -56,6 +56,8 @@ struct Slot {
     flight: tokio::sync::Mutex<LookedUp>,
     known: Mutex<Option<Arc<Known>>>,
     want: Mutex<Want>,
+    /// When a look-up began last, whatever came of it.
+    tried: Mutex<Option<Timestamp>>,
 }
 
 /// What the last look-ups of a group's hooks came to.
@@ -330,6 +332,7 @@ impl Hooks {
         looked_up: &mut LookedUp,
     ) -> Result<TerminatingHooks, AwsError> {
         let looked_at = self.clock.now();
+        *slot.tried.lock() = Some(looked_at);
         match self.aws.lifecycle_hooks(group).await {
             Ok(hooks) => {
                 *looked_up = LookedUp { answered: Some(looked_at), failed: None };
@@ -413,23 +416,18 @@ impl Hooks {
     }
 
     /// Looks up the hooks of at most `most` groups that nobody else is looking up: those never looked up first (with instances before empty
-    /// ones), then the oldest. Forgets groups that are gone.
+    /// ones), then those whose last look-up is the longest ago, though it failed. Forgets groups that are gone.
     pub async fn refresh(&self, snapshot: &Snapshot, most: usize, now: Timestamp) -> Result<(), AwsError> {
         self.slots().retain(|group, _| snapshot.groups.contains_key(group));
         let mut due: Vec<_> = snapshot
             .groups
             .values()
-            .map(|group| {
-                (
-                    self.known(&group.asg.name).map(|known| known.looked_at),
-                    group.asg.instances.is_empty(),
-                    group,
-                )
-            })
-            .filter(|(looked_at, ..)| looked_at.is_none_or(|at| elapsed(at, now) >= FRESH))
+            .map(|group| (self.slot(&group.asg.name), group.asg.instances.is_empty(), group))
+            .filter(|(slot, ..)| slot.known().is_none_or(|known| elapsed(known.looked_at, now) >= FRESH))
+            .map(|(slot, is_empty, group)| (*slot.tried.lock(), is_empty, group))
             .collect();
         // Groups never looked up sort first (`None` is least).
-        due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.asg.name.clone()));
+        due.sort_by_key(|&(tried, is_empty, group)| (tried, is_empty, group.asg.name.clone()));
         // One that somebody is asking about is left to that: others wait for the next refresh.
         let is_free = |group: &GroupName| self.slot(group).flight.try_lock().is_ok();
         let due = due.into_iter().filter(|(.., group)| is_free(&group.asg.name)).take(most);

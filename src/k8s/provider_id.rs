@@ -6,13 +6,15 @@ use std::str::FromStr;
 use super::ids::{GroupName, InstanceId};
 
 const SCHEME: &str = "aws:///";
+/// What the cloud controller reads: the zone may be in the place of a host, or missing.
+const ANY_SCHEME: &str = "aws://";
 const PLACEHOLDER: &str = "i-placeholder-";
 
 /// What a provider id names: an EC2 instance, or a place in a group that no instance has taken yet.
 ///
 /// Spelling as in [cloud-provider-aws](https://github.com/kubernetes/cloud-provider-aws):
-/// `aws:///ZONE/INSTANCE`; placeholders are `aws:///ZONE/i-placeholder-GROUP-N`, as cluster-autoscaler's own AWS
-/// provider has them.
+/// `aws:///ZONE/INSTANCE`, and all else that its `MapToAWSInstanceID` reads: the instance is the last part, and may stand alone. Placeholders
+/// are `aws:///ZONE/i-placeholder-GROUP-N`, as cluster-autoscaler's own AWS provider has them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProviderId {
     /// A real instance.
@@ -55,16 +57,22 @@ impl FromStr for ProviderId {
 
     fn from_str(text: &str) -> Result<Self, NotAws> {
         let refuse = || NotAws(text.escape_debug().take(200).collect());
-        let (zone, name) =
-            text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
-        if let Some((group, index)) = name.strip_prefix(PLACEHOLDER).and_then(|rest| rest.rsplit_once('-'))
+        if let Some((zone, name)) = text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/'))
+            && let Some((group, index)) =
+                name.strip_prefix(PLACEHOLDER).and_then(|rest| rest.rsplit_once('-'))
             && let Ok(index) = index.parse()
             && !group.is_empty()
         {
             return Ok(Self::Placeholder { zone: zone.to_owned(), group: group.into(), index });
         }
-        // The instance is the last part: Outposts and Local Zones have been seen with further parts before it.
-        let instance = name.rsplit('/').next().unwrap_or(name);
+        let path = match text.strip_prefix(ANY_SCHEME) {
+            Some(path) => path.trim_matches('/'),
+            None if text.contains('/') => return Err(refuse()),
+            None => text,
+        };
+        // Outposts and Local Zones have been seen with further parts before the instance.
+        let (before, instance) = path.rsplit_once('/').unwrap_or(("", path));
+        let zone = before.split('/').next().unwrap_or(before);
         // What is printed is to be read as the same.
         if instance.starts_with("i-") && instance.len() > 2 && !instance.starts_with(PLACEHOLDER) {
             Ok(Self::instance(zone, instance))
@@ -95,16 +103,34 @@ mod tests {
     fn only_an_aws_provider_id_is_read_as_one() {
         for text in [
             "",
-            "i-1",
+            "i-",
             "gce:///zone/i-1",
-            "aws:///i-1",
+            "azure://i-1",
+            "mi-1",
+            "us-east-1a/i-1",
             "aws:///us-east-1a/",
             "aws:///us-east-1a/fargate-ip-1",
             "aws:///us-east-1a/outpost/i-placeholder-web-1",
         ] {
             assert!(text.parse::<ProviderId>().is_err(), "{text}");
         }
-        assert_eq!("aws:///us-east-1a/i-0abc".parse(), Ok(ProviderId::instance("us-east-1a", "i-0abc")));
+    }
+
+    /// Source: `MapToAWSInstanceID` and its tests in cloud-provider-aws, `pkg/providers/v1/instances.go`.
+    #[test]
+    fn an_instance_is_read_in_every_spelling_that_the_cloud_controller_reads() {
+        for (text, zone) in [
+            ("aws:///us-east-1a/i-0abc", "us-east-1a"),
+            ("aws:///us-east-1a/i-0abc/", "us-east-1a"),
+            ("aws:///us-east-1a/op-1/i-0abc", "us-east-1a"),
+            ("aws://us-east-1a/i-0abc", "us-east-1a"),
+            ("aws:////i-0abc", ""),
+            ("aws:///i-0abc", ""),
+            ("aws://i-0abc", ""),
+            ("i-0abc", ""),
+        ] {
+            assert_eq!(text.parse(), Ok(ProviderId::instance(zone, "i-0abc")), "{text}");
+        }
     }
 
     proptest! {

@@ -84,7 +84,7 @@ fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
 /// worked at once, and a failed launch would go unnoticed. A node that cluster-autoscaler is about to delete belongs to
 /// its group until the DeleteNodes.
 ///
-/// A GPU node without a GPU keeps its group while it leaves, and in Standby: from 1.35 on cluster-autoscaler reckons quotas from all Nodes,
+/// A GPU node without a GPU keeps its group while it leaves, in Standby and in a warm pool: from 1.35 on cluster-autoscaler reckons quotas from all Nodes,
 /// looks for such a node's GPUs in its group's template and, if it has no group, neither grows nor shrinks any group.
 ///
 /// Sources: `areThereUpcomingNodesInNodeGroup` of cluster-autoscaler's `clusterstate/clusterstate.go`; `calculateUsages` in
@@ -102,7 +102,7 @@ pub fn owner<'a>(
             .instance(instance)
             .filter(|(group, found)| {
                 let stays = found.lifecycle.is_node() && !is_leaving(group, found, scale_ins);
-                stays || !found.lifecycle.is_warm() && scale_ins.lacks_its_gpu(&found.id)
+                stays || scale_ins.lacks_its_gpu(&found.id)
             })
             .map(|(group, found)| (&**group, Some(found))),
     }

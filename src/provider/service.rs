@@ -161,8 +161,15 @@ impl Provider {
         }
     }
 
+    /// Also from a view that is too old for the rest: whose an instance is does not age as sizes do. cluster-autoscaler takes its taints off
+    /// Nodes of groups once when it starts, before it refreshes anything, and not again if that was in an outage of AWS.
+    ///
+    /// Source: `cleanUpIfRequired` of its `core/static_autoscaler.go`.
     fn group_for_node(&self, node: Option<&NamedNode>) -> Result<NodeGroup, RpcError> {
-        let view = self.view()?;
+        let view = match self.groups.latest() {
+            Some(view) if self.scale_ins.is_ready() => view,
+            _ => self.view()?,
+        };
         let (name, provider_id) = node.map_or(("", ""), |node| (&node.name, &node.provider_id));
         let is_secondary = |id: &ProviderId| match id {
             ProviderId::Instance { instance, .. } => self.scale_ins.is_secondary(&name.into(), instance),

@@ -93,6 +93,12 @@ pub fn is_patient(pod: &PodView, now: Timestamp) -> bool {
     patient_until(pod).is_some_and(|until| until > now)
 }
 
+/// What a pod that is not to be evicted says under [`names::SAFE_TO_EVICT`]: never, or only once it has completed, of which
+/// cluster-autoscaler knows since 2026.
+///
+/// Source: `HasSafeToEvictOnCompletionAnnotation` of its `utils/drain/drain.go`.
+pub(super) const UNSAFE_TO_EVICT: [&str; 2] = ["false", "on-completion"];
+
 /// Until when a pod asks not to be disturbed; the latest moment there is: for as long as it takes. `None`: it does not. Karpenter's
 /// annotation may have a time from the pod's start.
 ///
@@ -101,7 +107,7 @@ pub fn is_patient(pod: &PodView, now: Timestamp) -> bool {
 pub(super) fn patient_until(pod: &PodView) -> Option<Timestamp> {
     let undisturbed = pod.annotation(names::DO_NOT_DISRUPT);
     if pod.annotation(names::DRAIN) == Some("wait")
-        || pod.annotation(names::SAFE_TO_EVICT) == Some("false")
+        || pod.annotation(names::SAFE_TO_EVICT).is_some_and(|wish| UNSAFE_TO_EVICT.contains(&wish))
         || undisturbed == Some("true")
     {
         return Some(Timestamp::MAX);
@@ -133,7 +139,7 @@ pub(super) fn replaces_asked(pod: &PodView, flushing_since: Timestamp) -> bool {
 pub fn unreadable_wishes(pod: &PodView) -> Vec<&'static str> {
     let (of_daemons, of_workloads) = (
         [names::DAEMON_SET, names::FLUSH_SECONDS].as_slice(),
-        [names::DRAIN, names::DO_NOT_DISRUPT, names::DRAIN_ORDER].as_slice(),
+        [names::DRAIN, names::SAFE_TO_EVICT, names::DO_NOT_DISRUPT, names::DRAIN_ORDER].as_slice(),
     );
     let wishes = if pod.daemon.is_some() { of_daemons } else { of_workloads };
     let means_nothing = |key: &&str| pod.annotation(key).is_some_and(|value| !means_something(key, value));
@@ -145,6 +151,7 @@ fn means_something(annotation: &str, value: &str) -> bool {
         names::DAEMON_SET => matches!(value, "keep" | "evict"),
         names::FLUSH_SECONDS => flush_seconds(value).is_some(),
         names::DRAIN => value == "wait",
+        names::SAFE_TO_EVICT => value == "true" || UNSAFE_TO_EVICT.contains(&value),
         names::DO_NOT_DISRUPT => matches!(value, "true" | "false") || value.parse::<SignedDuration>().is_ok(),
         names::DRAIN_ORDER => order_number(value).is_some(),
         _ => true,
@@ -275,6 +282,11 @@ mod tests {
             ),
             ("wait", wishing(pod(), names::DRAIN, "wait"), Class::Patient),
             ("not safe to evict", wishing(pod(), names::SAFE_TO_EVICT, "false"), Class::Patient),
+            (
+                "to be evicted when complete",
+                wishing(pod(), names::SAFE_TO_EVICT, "on-completion"),
+                Class::Patient,
+            ),
             ("safe to evict", wishing(pod(), names::SAFE_TO_EVICT, "true"), Class::Workload),
             ("do not disrupt", wishing(pod(), names::DO_NOT_DISRUPT, "true"), Class::Patient),
             ("not for 40 s, started at 61", undisturbed("40s", Some(61)), Class::Patient),

@@ -85,8 +85,8 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     plan.phase_until = limit;
     plan.wake(limit);
-    let lost = s.nodes().filter_map(|node| s.lost_at(node));
-    for end in s.settings.patience_ends(&record).into_iter().chain(lost).filter(|end| *end > s.now) {
+    let silent = s.nodes().flat_map(|node| [s.lost_at(node), s.unable_at(node)]).flatten();
+    for end in s.settings.patience_ends(&record).into_iter().chain(silent).filter(|end| *end > s.now) {
         plan.wake(end);
     }
     let patient = workloads.iter().filter(|(_, class)| *class == Class::Patient);
@@ -100,8 +100,9 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Plan) {
     let flush = s.flush_time(record);
-    // The flush counts from the last exit, which may be a while ago if cluster-autoscaler drained the node.
-    let empty_since = (left == 0).then(|| s.memory.empty_since.unwrap_or(s.now));
+    // The flush counts from the last exit, which may be a while ago if cluster-autoscaler drained the node. What a replica saw that did not
+    // lead, nobody has confirmed by a list: its watch may have been silent.
+    let empty_since = (left == 0).then(|| s.memory.empty_since.map_or(s.now, |at| at.max(s.leads_since)));
     let event = if left > 0 {
         events::flushing_with_workloads_left(left, flush)
     } else if s.is_dead_from(record, empty_since.unwrap_or(s.now)).is_some_and(|from| from <= s.now) {

@@ -154,9 +154,9 @@ impl Holds {
         let known = match answer {
             // A dry run asks nobody.
             Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => Heartbeats::Taken,
-            // A missing instance tells nothing of others.
-            Err(AwsError::NoSuchInstance { .. } | AwsError::NoSuchGroup { .. }) => return,
-            Err(error) if error.is_transient() => return,
+            Err(AwsError::NoSuchGroup { .. }) => return,
+            // What is wrong with this instance, or with its action, tells nothing of others.
+            Err(error) if error.is_transient() || error.is_refused_request() => return,
             // Denied, or not known to whoever answers.
             Err(_) => Heartbeats::DeniedAt(now),
         };
@@ -256,6 +256,7 @@ mod tests {
         let too_early = || Err(NoActiveHook { operation, message: String::new() });
         let gone = || Err(AwsError::NoSuchInstance { operation, message: String::new() });
         let unknown = || Err(AwsError::of_service(operation, 400, "InvalidAction", ""));
+        let refused = || Err(AwsError::of_service(operation, 400, "ValidationError", "i-1 is over"));
         let dry_run = || Err(AwsError::DryRun { operation });
         let denied_at = |second| Heartbeats::DeniedAt(at(second));
         let table = [
@@ -264,6 +265,7 @@ mod tests {
             (dry_run(), Heartbeats::Taken),
             (unreachable(), denied_at(10)),
             (gone(), denied_at(10)),
+            (refused(), denied_at(10)),
             (denied(), denied_at(20)),
             (unknown(), denied_at(20)),
         ];

@@ -331,12 +331,15 @@ impl Situation<'_> {
         match node.ready {
             Ready::Yes => false,
             Ready::Unknown => self.is_for_itself(node),
-            Ready::No => {
-                let seen = self.memory.not_ready_since(&node.name).unwrap_or(Timestamp::MIN);
-                node.unready_since
-                    .is_some_and(|told| later(self.ours(told).max(seen), UNABLE_FOR) <= self.now)
-            }
+            Ready::No => self.unable_at(node).is_some_and(|at| at <= self.now),
         }
+    }
+
+    /// When a node that says it is not Ready has been so for [`UNABLE_FOR`].
+    pub(super) fn unable_at(&self, node: &NodeView) -> Option<Timestamp> {
+        let told = node.unready_since.filter(|_| node.ready == Ready::No)?;
+        let seen = self.memory.not_ready_since(&node.name).unwrap_or(Timestamp::MIN);
+        Some(later(self.ours(told).max(seen), UNABLE_FOR))
     }
 
     /// When a node counts as lost; `None` while its kubelet reports.

@@ -37,15 +37,23 @@ async fn groups_are_found_by_tag_and_by_name_and_no_others() {
 /// AWS leaves out what is not there; others may refuse the call.
 #[tokio::test(start_paused = true)]
 async fn a_named_group_that_is_refused_as_unknown_is_missing_and_no_other() {
-    let world = world([ours("web").size(0, 9, 2), ours("api").size(0, 9, 1)]).await;
-    let described = Which::of(&[Operation::DescribeAutoScalingGroups]).about("gone");
-    let (code, message) =
-        ("ValidationError", "AutoScalingGroup name not found - AutoScalingGroup gone not found");
-    let unknown = Refusal { code, status: 400, message };
-    world.sim.trouble(described.lasting(INTERVAL), Trouble::Refused(unknown, Lose::BeforeEffect));
-    let discovery = world.discovery(selectors(&["0:9:web", "0:9:gone", "0:9:api"], &[]));
-    let snapshot = discovery.refresh().await.expect("sees");
-    assert_eq!(snapshot.groups.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["api", "web"]);
+    for (code, message) in [
+        ("ValidationError", "AutoScalingGroup name not found - AutoScalingGroup gone not found"),
+        ("ValidationError", "There is no gone"),
+        ("ResourceNotFound", "gone"),
+    ] {
+        let world = world([ours("web").size(0, 9, 2), ours("api").size(0, 9, 1)]).await;
+        let described = || Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(INTERVAL);
+        let refused = || Trouble::Refused(Refusal { code, status: 400, message }, Lose::BeforeEffect);
+        world.sim.trouble(described().about("gone"), refused());
+        let discovery = world.discovery(selectors(&["0:9:web", "0:9:gone", "0:9:api"], &[]));
+        let snapshot = discovery.refresh().await.expect("sees");
+        assert_eq!(snapshot.groups.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["api", "web"]);
+        if !message.contains("not found") {
+            world.sim.trouble(described(), refused());
+            discovery.refresh().await.expect_err("that none is there, nobody has said");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,6 +168,27 @@ async fn a_look_up_of_hooks_that_is_refused_breaks_off_no_other() {
     assert!(world.hooks.refresh(&snapshot, 2, world.clock.now()).await.is_err());
     let slow = world.hooks.last_seen(&"slow".into());
     assert_eq!(slow.map(|hook| hook.name), Some("ebbtide".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_whose_hooks_nobody_can_read_keep_no_other_from_being_looked_up_again() {
+    let group = |name| ours(name).hook(HookSpec::terminating("ebbtide"));
+    let world = world([group("a-refused"), group("b-refused"), group("fine")]).await;
+    let snapshot = world.discovery(by_tag()).refresh().await.expect("sees");
+    let hooks = Which::of(&[Operation::DescribeLifecycleHooks]).about("refused");
+    let denied = Refusal { code: "AccessDenied", status: 403, message: "is not authorized to perform" };
+    world.sim.trouble(hooks, Trouble::Refused(denied, Lose::BeforeEffect));
+    let mut looks = Vec::new();
+    for round in 0..10 {
+        let _ = world.hooks.refresh(&snapshot, 2, world.clock.now()).await;
+        tokio::time::sleep(INTERVAL).await;
+        looks.push(world.hooks.last_seen(&"fine".into()).is_some());
+        if round == 3 {
+            world.sim.delete_hook("fine", "ebbtide");
+        }
+    }
+    assert_eq!(looks[..3], [false, true, true], "{looks:?}");
+    assert_eq!(looks.last(), Some(&false), "it was deleted: {looks:?}");
 }
 
 #[tokio::test(start_paused = true)]

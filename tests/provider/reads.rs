@@ -52,16 +52,18 @@ async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
 #[tokio::test(start_paused = true)]
 async fn without_a_recent_look_at_aws_nothing_is_answered_from_it() {
     let world = World::empty(None);
+    let whose = || NodeGroupForNodeRequest { node: Some(node("i-1").into()) };
     assert_eq!(code(&world.client().await.node_groups(NodeGroupsRequest {}).await), Code::Unavailable);
-    world.publish([web(1)]);
+    assert_eq!(code(&world.client().await.node_group_for_node(whose()).await), Code::Unavailable);
+    world.publish([web(1).in_service(&["i-1"])]);
     assert_eq!(code(&world.client().await.node_groups(NodeGroupsRequest {}).await), Code::Ok);
     tokio::time::advance(Duration::from_secs(601)).await;
     let mut client = world.client().await;
     assert_eq!(code(&client.node_groups(NodeGroupsRequest {}).await), Code::Unavailable);
     let size = NodeGroupTargetSizeRequest { id: GROUP.into() };
     assert_eq!(code(&client.node_group_target_size(size).await), Code::Unavailable);
-    let whose = NodeGroupForNodeRequest { node: Some(node("i-1").into()) };
-    assert_eq!(code(&client.node_group_for_node(whose).await), Code::Unavailable);
+    let group = client.node_group_for_node(whose()).await.expect("that does not change").into_inner();
+    assert_eq!(group.node_group.map(|group| group.id).as_deref(), Some(GROUP));
     assert_eq!(code(&world.increase(1).await), Code::Unavailable);
     assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
     assert!(world.metrics().contains(r#"rpc="NodeGroups",code="UNAVAILABLE"} 2"#), "{}", world.metrics());
@@ -107,7 +109,8 @@ async fn a_node_belongs_to_the_group_of_its_instance_and_to_none_otherwise() {
     // cluster-autoscaler looks for the GPUs of these in their group's template, and does nothing at all where it has none.
     world.leaving.now().without_gpu = ["i-2", "i-3", "i-4", "i-6", "i-7"].map(String::from).into();
     // What is no node at present is not drained: cluster-autoscaler drains none of a group at its minimum.
-    for (id, limits) in [("i-2", (0, 8)), ("i-4", (0, 8)), ("i-3", (8, 8)), ("i-6", (8, 8))] {
+    let told = [("i-2", (0, 8)), ("i-4", (0, 8)), ("i-3", (8, 8)), ("i-6", (8, 8)), ("i-7", (8, 8))];
+    for (id, limits) in told {
         let request = NodeGroupForNodeRequest { node: Some(node(id).into()) };
         let answer = client.node_group_for_node(request).await.expect("answered").into_inner();
         let told = answer.node_group.map(|told| (told.id, (told.min_size, told.max_size)));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ebbtide::config::Config;
 use ebbtide::sim::aws::{LifecycleState, Operation, QueueSpec, ScheduledChange, WarmPoolSpec};
 use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
 use ebbtide::sim::program::{Program, config};
@@ -226,7 +227,7 @@ async fn what_is_of_use_to_others_for_days_is_received_so_seldom_that_it_is_no_d
     world.aws.add_queue(QueueSpec::named("dead"));
     let url = world.aws.add_queue(QueueSpec::named("ebbtide").dead_letters("dead", 600));
     world.aws.send_events_to(&url);
-    let config = ebbtide::config::Config { queue_urls: vec![url.clone()], ..config() };
+    let config = Config { queue_urls: vec![url.clone()], ..config() };
     let scene = Scene::on(world, group(1), config).await;
     let now = scene.world.clock.now();
     scene
@@ -250,7 +251,7 @@ async fn what_a_leader_has_read_and_not_recorded_when_it_stops_the_next_one_read
     let mut scene = Scene::on(world, group(2), config.clone()).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
-    let second = ebbtide::config::Config { queue_urls: config.queue_urls.clone(), ..other() };
+    let second = Config { queue_urls: config.queue_urls.clone(), ..other() };
     let _second = Program::start(&scene.world, second);
     scene.pass_some(seconds(30)).await;
     scene.world.cluster.fail_next(
@@ -324,6 +325,41 @@ async fn a_lifecycle_action_under_anothers_hook_is_left_alone_though_the_instanc
     // It has lapsed then.
     scene.pass_some(seconds(400)).await;
     assert!(is_empty(&scene.world, &url));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_hides_nothing_is_asked_once_a_second_its_groups_ever_less_often_and_a_notice_is_heard()
+{
+    const DESCRIBE: Operation = Operation::DescribeAutoScalingGroups;
+    let world = World::new(1);
+    let url = world.aws.add_queue(QueueSpec::named("ebbtide").that_hides_nothing());
+    world.aws.send_events_to(&url);
+    let scene =
+        Scene::on(world, held_group(2, 300), Config { queue_urls: vec![url.clone()], ..config() }).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    let described = scene.world.aws.calls(DESCRIBE);
+    scene.pass_some(seconds(60)).await;
+    let usual = scene.world.aws.calls(DESCRIBE) - described;
+    let now = scene.world.clock.now();
+    let foreign = json!({ "instance-id": FOREIGN, "instance-action": "terminate" });
+    let action = json!({
+        "AutoScalingGroupName": "web", "LifecycleHookName": "ebbtide", "EC2InstanceId": machine.instance,
+        "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+    });
+    let interruption = "EC2 Spot Instance Interruption Warning";
+    scene.world.aws.put_message(&url, event("aws.ec2", interruption, now, &foreign)).expect("there");
+    // No description will show it.
+    let held = event("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", now, &action);
+    scene.world.aws.put_message(&url, held).expect("there");
+    let received = scene.world.aws.calls(Operation::ReceiveMessage);
+    let described = scene.world.aws.calls(DESCRIBE);
+    scene.pass_some(seconds(60)).await;
+    let received = scene.world.aws.calls(Operation::ReceiveMessage) - received;
+    assert!((30..=63).contains(&received), "{received}");
+    let described = scene.world.aws.calls(DESCRIBE) - described;
+    assert!(described <= usual + 20, "{described} in a minute, {usual} as usual");
+    assert_interruption_is_heard(&scene, &machine).await;
 }
 
 /// What is not known to be for nobody else is kept from nobody before AWS has described the groups.

@@ -436,13 +436,17 @@ fn names_that_cannot_be_are_malformed() {
 }
 
 #[test]
-fn a_notice_without_a_time_is_one_of_when_it_was_sent() {
+fn a_notice_without_a_time_or_with_one_of_long_ago_is_one_of_when_it_was_sent() {
     for body in documented().iter().filter(|body| body.contains(AT)) {
         for time in ["", "yesterday", "2026-01-27T01:43:21"] {
             let body = body.replace(AT, time);
             assert_eq!(notices(&body)[0].at, sent(), "{body}");
         }
     }
+    // As in AWS's example of an interruption, which people send to try things out.
+    let detail = json!({ "instance-id": INSTANCE, "instance-action": "terminate" });
+    let body = event("aws.ec2", "EC2 Spot Instance Interruption Warning", &detail);
+    assert_eq!(notices(&body.replace(AT, "2021-02-03T14:05:09Z"))[0].at, sent());
 }
 
 #[test]

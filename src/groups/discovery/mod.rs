@@ -250,12 +250,18 @@ impl Discovery {
     /// Every selected group, by name.
     async fn describe(&self) -> Result<BTreeMap<GroupName, AutoScalingGroup>, AwsError> {
         let names = self.selectors.names();
-        let by_name = self.aws.describe_groups(&names);
+        // One that is refused in whatever words is missing, and does not take the others with it.
+        let by_name = self.aws.describe_groups_left(&names);
         let by_tags =
             try_join_all(self.selectors.tagged().iter().map(|s| self.aws.describe_tagged_groups(s)));
         let (by_name, by_tags) = futures::try_join!(by_name, by_tags)?;
         let all = by_tags.into_iter().flatten().chain(by_name);
-        Ok(all.map(|group| (group.name.clone(), group)).collect())
+        let all: BTreeMap<_, _> = all.map(|group| (group.name.clone(), group)).collect();
+        if all.is_empty() {
+            // Whoever refuses all of them does not tell that none is there.
+            self.aws.describe_groups(&names).await?;
+        }
+        Ok(all)
     }
 
     /// Describes groups by name that were in the last refresh and are missing now: pages are not of one moment, and answers may be

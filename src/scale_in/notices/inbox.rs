@@ -58,7 +58,8 @@ const RECEIVES_AT_ONCE: usize = 4;
 const SHARE: u32 = 36;
 const LONGEST_HIDDEN: Duration = Duration::from_hours(1);
 
-/// Least time between two receives without a message: SQS waits for one, but an endpoint that does not would be asked incessantly.
+/// Least time between two receives without a message, or with none but such as should be hidden: SQS waits for one, but an endpoint that
+/// does not would be asked incessantly.
 const BETWEEN_EMPTY: SignedDuration = SignedDuration::from_secs(1);
 
 /// Pause after the first failed read of the queue; it doubles up to the longest.
@@ -167,6 +168,8 @@ struct Inbox {
     early: Vec<(Message, Timestamp)>,
     /// By message id.
     left: BTreeMap<String, Left>,
+    /// Ids of messages, and when each was received last, for as long as it should be hidden.
+    handed: BTreeMap<String, Timestamp>,
     /// When instances that were no nodes of ours were last said to stop, by AWS's clock.
     stopped: BTreeMap<InstanceId, Timestamp>,
     reads: BTreeMap<GroupName, Reads>,
@@ -191,6 +194,7 @@ impl Inbox {
             waiting: BTreeMap::new(),
             early: Vec::new(),
             left: BTreeMap::new(),
+            handed: BTreeMap::new(),
             stopped: BTreeMap::new(),
             reads: BTreeMap::new(),
             calls: FuturesUnordered::new(),
@@ -248,8 +252,10 @@ impl Inbox {
         let now = self.shared.clock.now();
         match done {
             Done::Received(Ok(messages)) => {
-                (self.receiving, self.was_full) = (self.receiving - 1, messages.len() >= MESSAGES_A_CALL);
-                if messages.is_empty() {
+                let brings_new = self.brings_new(&messages, now);
+                self.receiving -= 1;
+                self.was_full = brings_new && messages.len() >= MESSAGES_A_CALL;
+                if !brings_new {
                     self.receive_at = self.receive_at.max(later(self.received_at, BETWEEN_EMPTY));
                 }
                 self.shared.notices.queues.read(&self.queue, now);
@@ -288,6 +294,14 @@ impl Inbox {
             Done::Unresolved(error) => self.outages.resolved(&self.queue, Some(&error)),
             Done::Changed(result) => self.outages.changed(&self.queue, result.err().as_ref()),
         }
+    }
+
+    /// Whether there is a message that was not received a moment ago: some queues show messages that should be hidden.
+    fn brings_new(&mut self, messages: &[Message], now: Timestamp) -> bool {
+        self.handed.retain(|_, at| elapsed(*at, now) < HIDDEN);
+        let is_new = |message: &Message| self.handed.insert(message.id.clone(), now).is_none();
+        // All of them are noted.
+        messages.iter().map(is_new).fold(false, |any, is_new| any | is_new)
     }
 
     /// Takes in what came before the groups were known, once they are.
@@ -524,7 +538,11 @@ impl Inbox {
                 let told = ToldHeld { group: group.clone(), since: *since, until: *until };
                 self.shared.holds.note_told_held(instance, told, now);
                 let reads = Reads { due: now, count: 0, in_flight: false };
-                self.reads.entry(group.clone()).or_insert(reads).due = now;
+                let reads = self.reads.entry(group.clone()).or_insert(reads);
+                // The same message once more tells nothing new.
+                if !self.waiting.contains_key(id) {
+                    reads.due = now;
+                }
             }
             Meaning::Expected(notice) => {
                 let is_new = self.shared.notices.expect(instance, id, notice.clone());

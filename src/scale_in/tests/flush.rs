@@ -156,11 +156,25 @@ fn a_kubelet_that_dates_by_a_clock_that_is_off_is_not_taken_for_silent_at_once()
     scene.patch(&condition("False", -600));
     scene.plan();
     scene.later(299);
-    scene.plan();
+    let plan = scene.plan();
     assert_eq!(scene.record().phase, Phase::Draining);
+    assert_eq!(plan.wake_at, Some(at(310)), "nothing else need happen");
     scene.later(1);
     scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing);
+}
+
+/// A pod may have come and gone that it has not seen.
+#[test]
+fn what_a_replica_saw_before_it_led_does_not_shorten_the_flush() {
+    for (leads_since, empty_since) in [(-1_000, 0), (40, 40)] {
+        let mut scene = node().by_autoscaler().with(pod("logs").daemon());
+        scene.memory.note_occupied(Some(false), at(0));
+        (scene.now, scene.leads_since) = (at(41), at(leads_since));
+        scene.plan();
+        let record = scene.record();
+        assert_eq!((record.phase, record.empty_since), (Phase::Flushing, Some(at(empty_since))));
+    }
 }
 
 /// A kubelet that can be heard again may say that pods have exited before it says that it is there.

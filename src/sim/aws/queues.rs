@@ -29,6 +29,7 @@ pub struct QueueSpec {
     dead_letters: Option<(String, u32)>,
     policy: Option<String>,
     key: Option<String>,
+    hides_nothing: bool,
 }
 
 impl QueueSpec {
@@ -37,7 +38,15 @@ impl QueueSpec {
     /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_CreateQueue.html>
     pub fn named(name: impl Into<String>) -> Self {
         let retention = Duration::from_hours(4 * 24);
-        Self { name: name.into(), retention, dead_letters: None, policy: None, key: None }
+        let hides_nothing = false;
+        Self { name: name.into(), retention, dead_letters: None, policy: None, key: None, hides_nothing }
+    }
+
+    /// As somebody's own endpoint in place of SQS may be: messages are there until they are deleted.
+    #[must_use]
+    pub fn that_hides_nothing(mut self) -> Self {
+        self.hides_nothing = true;
+        self
     }
 
     /// Keeps messages for this long.
@@ -135,7 +144,7 @@ impl Stored {
 
 impl Queue {
     pub(super) fn attributes(&self, now: Timestamp) -> BTreeMap<&'static str, String> {
-        let QueueSpec { name, retention, dead_letters, policy, key } = &self.spec;
+        let QueueSpec { name, retention, dead_letters, policy, key, hides_nothing: _ } = &self.spec;
         let redrive = dead_letters.as_ref().map(|(to, most)| {
             let to = arn(to);
             serde_json::json!({ "deadLetterTargetArn": to, "maxReceiveCount": most }).to_string()
@@ -174,7 +183,7 @@ impl Queue {
         now: Timestamp,
         arrange: impl FnOnce(&mut Vec<u64>),
     ) -> Vec<Copy> {
-        let hidden = visibility.unwrap_or(VISIBILITY);
+        let hidden = if self.spec.hides_nothing { Duration::ZERO } else { visibility.unwrap_or(VISIBILITY) };
         let retention = self.spec.retention;
         self.messages.retain(|_, message| after(message.sent, retention) > now);
         let mut order: Vec<u64> =
