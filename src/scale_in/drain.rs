@@ -29,7 +29,7 @@ const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 const SHOWN_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// A pod still there this long after its grace is reported as overdue.
-const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// An eviction that has had no answer for this long counts as refused at the pod's last call: a webhook may hang three times as long.
 const UNANSWERED: SignedDuration = SignedDuration::from_secs(10);

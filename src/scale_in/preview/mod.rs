@@ -1,8 +1,8 @@
 //! What a scale-in of a node would do now: the plan of production, played through on a copy of what is known, until the
 //! instance is released or nothing more happens by itself. Pure; nothing leaves the process.
 //!
-//! The copy assumes what makes waits longest: an evicted pod takes its whole grace; a budget gives no more room than it has now; pods
-//! with several budgets are refused for good. AWS and the API server answer at once.
+//! The copy assumes what makes waits longest: an evicted pod takes its whole grace; one that is overdue already never exits; a budget gives
+//! no more room than it has now; pods with several budgets are refused for good. AWS and the API server answer at once.
 
 mod data;
 mod model;

@@ -1,6 +1,6 @@
 //! The copy of the world that a preview is played through on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -14,7 +14,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::{GroupName, names};
 use crate::scale_in::action::{Action, Ask, Plan};
 use crate::scale_in::deadline::OurLimit;
-use crate::scale_in::drain::SEVERAL_BUDGETS;
+use crate::scale_in::drain::{OVERDUE_AFTER, SEVERAL_BUDGETS};
 use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::holds::{Heartbeats, Hold};
 use crate::scale_in::load_balancers::Targets;
@@ -48,6 +48,8 @@ pub(super) struct Model<'a> {
     /// What the plan sees of it.
     view: NodeView,
     pods: BTreeMap<String, PodView>,
+    /// UIDs of those that a kubelet that reports should have confirmed long ago: nothing tells when they exit.
+    overdue: BTreeSet<String>,
     /// How many disruptions each budget still allows, by name.
     room: BTreeMap<String, i32>,
     group: GroupName,
@@ -72,6 +74,7 @@ impl<'a> Model<'a> {
         };
         let record = Record { ends_at: ends_at.or(record.ends_at), ..record };
         let node = with_record(facts.node.clone(), &record);
+        let view = NodeView::from(&node);
         // Where AWS is not asked, the record says whether the group has taken the instance out.
         let by_record = match record.release {
             Release::CompleteHook => Lifecycle::TerminatingWait,
@@ -90,7 +93,8 @@ impl<'a> Model<'a> {
             settings: Settings { guard: false, ..facts.settings.clone() },
             start: now,
             now,
-            view: NodeView::from(&node),
+            overdue: overdue(&view, &facts.pods, now),
+            view,
             node: serde_json::to_value(node).unwrap_or_default(),
             pods: facts.pods.iter().map(|pod| (pod.uid.clone(), pod.clone())).collect(),
             room: facts.budgets.matching("", |_| true).iter().map(|b| (b.full_name(), b.room)).collect(),
@@ -129,7 +133,7 @@ impl<'a> Model<'a> {
                 // As the worker does: what was done may change the plan.
                 continue;
             }
-            let exits = self.pods.values().filter_map(|pod| pod.deletion_timestamp).min();
+            let exits = self.pods.values().filter_map(|pod| self.exits_by(pod)).min();
             // Only time goes on, and nothing that it brings ends the wait.
             let ends_nothing = match self.phase {
                 // What is kept on a machine of which nothing is heard is deleted in time.
@@ -258,13 +262,17 @@ impl<'a> Model<'a> {
 
     fn pass_to(&mut self, moment: Timestamp) {
         self.now = moment;
-        let gone: Vec<_> = self
-            .pods
-            .extract_if(.., |_, pod| pod.deletion_timestamp.is_some_and(|until| until <= moment))
-            .collect();
-        for (_, pod) in gone {
+        let has_exited = |pod: &&PodView| self.exits_by(pod).is_some_and(|until| until <= moment);
+        let gone: Vec<PodView> = self.pods.values().filter(has_exited).cloned().collect();
+        for pod in gone {
+            self.pods.remove(&pod.uid);
             self.tell(What::Exit, Some(&pod), "has exited by then, if it takes its whole grace".to_owned());
         }
+    }
+
+    /// When a pod that is going has exited, at the latest; `None`: it stays, or nothing tells.
+    fn exits_by(&self, pod: &PodView) -> Option<Timestamp> {
+        pod.deletion_timestamp.filter(|_| !self.overdue.contains(&pod.uid))
     }
 
     fn tell(&mut self, what: What, pod: Option<&PodView>, text: String) {
@@ -363,6 +371,14 @@ impl<'a> Model<'a> {
             Some(pod.deletion_grace_seconds.map_or(grace, |before| before.min(grace)));
         grace
     }
+}
+
+/// UIDs of pods that hold up a Node that is Ready: their grace is over for so long that a drain tells them as overdue. (A kubelet that is
+/// silent confirms nothing, and the plan gives its pods up.)
+fn overdue(node: &NodeView, pods: &[PodView], now: Timestamp) -> BTreeSet<String> {
+    let is_over = |until: Timestamp| node.ready == Ready::Yes && later(until, OVERDUE_AFTER) <= now;
+    let overdue = pods.iter().filter(|pod| pod.deletion_timestamp.is_some_and(is_over));
+    overdue.map(|pod| pod.uid.clone()).collect()
 }
 
 /// A Node with this record.

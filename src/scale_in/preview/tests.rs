@@ -264,6 +264,27 @@ fn a_patient_pod_is_waited_for_and_told_as_such() {
     assert_eq!(waiting[0].reason, "patient");
 }
 
+#[test]
+fn a_pod_that_is_long_overdue_is_named_and_not_taken_to_exit_at_once() {
+    let overdue_for =
+        |seconds: i64| PodView { deletion_timestamp: Some(at(NOW - seconds)), ..pod("api", 30) };
+    let mut facts = facts(vec![overdue_for(6 * 3_600), pod("web", 30)], Vec::new());
+    let preview = played(&facts);
+    let End::Waits { waiting } = &preview.end else { panic!("it waits: {preview:#?}") };
+    let told: Vec<_> = waiting.iter().map(|wait| (wait.pod.as_str(), wait.reason)).collect();
+    assert_eq!(told, [("default/api", "overdue")]);
+    let exits: Vec<_> = preview.steps.iter().filter(|step| step.what == What::Exit).collect();
+    assert!(matches!(exits[..], [web] if web.pod.as_deref() == Some("default/web")), "{exits:?}");
+
+    facts.settings.drain_timeout = Some(Duration::from_mins(10));
+    let End::Released { after_seconds } = played(&facts).end else { panic!("its limit ends it") };
+    assert!((590..=600).contains(&after_seconds), "{after_seconds}");
+
+    facts.settings.drain_timeout = None;
+    facts.pods = vec![overdue_for(10)];
+    assert!(matches!(played(&facts).end, End::Released { .. }), "a kubelet takes some seconds");
+}
+
 /// In three minutes, when the machine counts as lost; its grace and the flush follow.
 #[test]
 fn what_its_budget_keeps_on_a_machine_that_is_silent_is_deleted_in_time() {
