@@ -14,6 +14,7 @@ use crate::cluster::{ApiError, Cluster, NodeView};
 use crate::config::{Config, Output, PlanOptions};
 use crate::groups::hooks::HookState;
 use crate::scale_in::preview::{End, Facts, Member, Place, Preview, What, preview};
+use crate::telemetry::chain;
 
 /// Gathers what is known, and plays the scale-in through. `aws`: `None` if no group is selected.
 pub async fn look(
@@ -51,7 +52,7 @@ pub async fn look(
     Ok(preview(&facts, options.cause, clock.cluster()))
 }
 
-/// Looks up the group of the Node's instance, as `serve` does.
+/// Looks up the group of the Node's instance, as `serve` does. Whoever asks while AWS fails has the plan without it.
 async fn place(
     cluster: &Cluster,
     aws: &Aws,
@@ -60,7 +61,10 @@ async fn place(
     clock: &Clock,
 ) -> Result<Place, CommandError> {
     let nodes = groups::nodes(cluster).await.map_err(reading("Nodes"))?;
-    let groups = Groups::read(aws, config, Arc::clone(&nodes), clock).await?;
+    let groups = match Groups::read(aws, config, Arc::clone(&nodes), clock).await {
+        Ok(groups) => groups,
+        Err(error) => return Ok(Place::Untold(chain(&error))),
+    };
     let Some((group, instance)) = groups.snapshot.place_of(node) else { return Ok(Place::Outside) };
     let hook = groups.hooks.of_now(&group.asg.name).await.map_or(HookState::Unknown, HookState::Known);
     Ok(Place::In(Member::of(group, instance, &nodes, hook)))

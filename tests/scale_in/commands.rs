@@ -98,6 +98,18 @@ async fn a_plan_names_the_budget_that_blocks_and_the_group_that_cannot_shrink() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_plan_is_made_without_aws_where_that_fails_and_says_so() {
+    let (scene, machine) = busy(group(2)).await;
+    scene.world.aws.outage(true);
+    let preview = planned(&scene, &machine, config()).await;
+    assert!(matches!(preview.end, End::Released { .. }), "{preview:#?}");
+    let text = plan::render(&preview, Output::Table, Style::default(), scene.world.clock.now());
+    for part in ["note: AWS was asked, and did not tell", "DescribeAutoScalingGroups", "no lifecycle hook"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn somebody_with_a_kubeconfig_sees_what_a_drain_waits_for_as_the_leader_does() {
     sees_whom_a_drain_waits_for(group(2)).await;
 }

@@ -43,6 +43,8 @@ pub struct Facts {
 pub enum Place {
     /// AWS was not asked.
     Unknown,
+    /// AWS was asked, and this is why it has not told.
+    Untold(String),
     /// In no group of ours.
     Outside,
     /// In a group.
@@ -87,7 +89,7 @@ impl Facts {
     pub(super) fn member(&self) -> Option<&Member> {
         match &self.place {
             Place::In(member) => Some(member),
-            Place::Unknown | Place::Outside => None,
+            Place::Unknown | Place::Untold(_) | Place::Outside => None,
         }
     }
 }
@@ -100,7 +102,7 @@ pub struct Preview {
     pub node: NodeName,
     /// EC2 instance id.
     pub instance: Option<InstanceId>,
-    /// Name of the group; `null`: AWS was not asked.
+    /// Name of the group; `null`: AWS was not asked, or has not told.
     pub group: Option<GroupName>,
     /// Why the node goes.
     pub cause: Cause,

@@ -94,20 +94,30 @@ fn refusal(facts: &Facts, record: &Record, under_way: bool) -> Option<String> {
 }
 
 fn notes(facts: &Facts) -> Vec<String> {
-    let hook = match facts.member().map(|member| &member.hook) {
-        None => Some("AWS was not asked: no lifecycle hook and no limit of the group's own are assumed"),
-        Some(HookState::Known(hooks)) if hooks.ours.is_none() && hooks.others => {
-            Some("somebody else's lifecycle hook is on the group: the node is drained before AWS is told")
-        }
-        Some(HookState::Known(_)) => None,
-        Some(HookState::Unknown | HookState::Presumed(_)) => {
-            Some("AWS has not told of the group's lifecycle hooks: none is assumed")
-        }
-    };
     let waits = facts.settings.wait_for_load_balancers;
     let load_balancers =
         waits.then_some("load balancers were not asked: the release waits until none reaches the node");
-    hook.into_iter().chain(load_balancers).map(str::to_owned).collect()
+    of_place(&facts.place).into_iter().chain(load_balancers.map(str::to_owned)).collect()
+}
+
+/// What is not known of the group, or is not as usual.
+fn of_place(place: &Place) -> Option<String> {
+    let unknown = |why: &str| format!("{why}: no lifecycle hook and no limit of the group's own are assumed");
+    let of_hooks = match place {
+        Place::Unknown => return Some(unknown("AWS was not asked")),
+        Place::Untold(error) => return Some(unknown(&format!("AWS was asked, and did not tell ({error})"))),
+        Place::Outside => return Some(unknown("its instance is in none of the selected groups")),
+        Place::In(member) => match &member.hook {
+            HookState::Known(hooks) if hooks.ours.is_none() && hooks.others => {
+                "somebody else's lifecycle hook is on the group: the node is drained before AWS is told"
+            }
+            HookState::Known(_) => return None,
+            HookState::Unknown | HookState::Presumed(_) => {
+                "AWS has not told of the group's lifecycle hooks: none is assumed"
+            }
+        },
+    };
+    Some(of_hooks.to_owned())
 }
 
 /// Which pods a scale-in under way waits for, as far as Nodes, pods and budgets tell. Where they do not, it says that only the leader
