@@ -19,18 +19,20 @@ use crate::config::Output;
 use crate::k8s::NodeName;
 use crate::scale_in::Settings;
 use crate::scale_in::preview::{Facts, Place, waiting};
-use crate::scale_in::status::{Cordoned, ScaleIn, Wait};
+use crate::scale_in::status::{AutoscalerDrain, Cordoned, ScaleIn, Wait};
 use crate::telemetry::{chain, cut};
 
 /// Nodes whose pods are listed at once.
 const AT_ONCE: usize = 8;
 
-/// The scale-ins under way, and the nodes that are closed.
+/// The scale-ins under way, the nodes that cluster-autoscaler drains by itself, and those that are closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Told {
     /// As in `/status.json`. Whom a drain waits for is computed from pods and budgets.
     pub scale_ins: Vec<ScaleIn>,
+    /// Nodes that cluster-autoscaler drains by itself, with the pods that are to go.
+    pub autoscaler_drains: Vec<AutoscalerDrain>,
     /// Nodes that are closed because of notices, and not drained.
     pub cordoned: Vec<Cordoned>,
     /// Nodes that drain and whose pods could not be read, so that it is not known whom they wait for, and why.
@@ -63,21 +65,45 @@ pub async fn look(cluster: &Cluster, clock: &Clock) -> Result<Told, CommandError
     let now = clock.cluster();
     let mut leaving: Vec<ScaleIn> = nodes.iter().filter_map(|node| ScaleIn::of(node, now)).collect();
     leaving.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
-    let cordoned = Cordoned::among(&nodes);
-    let mut unread = BTreeMap::new();
-    if !leaving.iter().any(is_draining) {
-        return Ok(Told { scale_ins: leaving, cordoned, unread });
+    let (autoscaler_drains, cordoned) = (AutoscalerDrain::among(&nodes), Cordoned::among(&nodes));
+    let mut told = Told { scale_ins: leaving, autoscaler_drains, cordoned, unread: BTreeMap::new() };
+    read_waits(cluster, &mut told, &nodes, now).await?;
+    read_going(cluster, &mut told, now).await;
+    Ok(told)
+}
+
+/// Reads whom the drains wait for.
+async fn read_waits(
+    cluster: &Cluster,
+    told: &mut Told,
+    nodes: &[NodeView],
+    now: Timestamp,
+) -> Result<(), CommandError> {
+    if !told.scale_ins.iter().any(is_draining) {
+        return Ok(());
     }
     let budgets = Arc::new(cluster.list_budgets().await.map_err(reading("disruption budgets"))?);
-    let looks = leaving.iter().map(|told| waits_of(cluster, told, &nodes, &budgets, now));
+    let looks = told.scale_ins.iter().map(|one| waits_of(cluster, one, nodes, &budgets, now));
     let waits: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
-    for (told, waits) in leaving.iter_mut().zip(waits) {
+    for (one, waits) in told.scale_ins.iter_mut().zip(waits) {
         match waits {
-            Ok(waits) => told.waiting = waits,
-            Err(error) => _ = unread.insert(told.node.clone(), chain(&error)),
+            Ok(waits) => one.waiting = waits,
+            Err(error) => _ = told.unread.insert(one.node.clone(), chain(&error)),
         }
     }
-    Ok(Told { scale_ins: leaving, cordoned, unread })
+    Ok(())
+}
+
+/// Reads which pods are to go from nodes that cluster-autoscaler drains by itself.
+async fn read_going(cluster: &Cluster, told: &mut Told, now: Timestamp) {
+    let looks = told.autoscaler_drains.iter().map(|one| cluster.list_pods_on(&one.node));
+    let pods: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
+    for (one, pods) in told.autoscaler_drains.iter_mut().zip(pods) {
+        match pods.map_err(reading("pods")) {
+            Ok(pods) => one.waiting = Some(AutoscalerDrain::going(&pods, now)),
+            Err(error) => _ = told.unread.insert(one.node.clone(), chain(&error)),
+        }
+    }
 }
 
 fn is_draining(one: &ScaleIn) -> bool {
@@ -127,8 +153,15 @@ pub fn render(told: &Told, output: Output, style: Style, now: Timestamp) -> Stri
     if let Some(document) = document(output, told) {
         return document;
     }
-    let scale_ins = scale_ins(told, output == Output::Wide, style, now);
-    if told.cordoned.is_empty() { scale_ins } else { format!("{scale_ins}\n{}", closed(&told.cordoned)) }
+    let is_wide = output == Output::Wide;
+    let (scales_in, drains) = (!told.scale_ins.is_empty(), !told.autoscaler_drains.is_empty());
+    let parts = [
+        (!scales_in && !drains).then(|| "no scale-in is under way\n".to_owned()),
+        scales_in.then(|| scale_ins(told, is_wide, style, now)),
+        drains.then(|| autoscaler_drains(told, is_wide, now)),
+        (!told.cordoned.is_empty()).then(|| closed(&told.cordoned)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<String>>().join("\n")
 }
 
 fn closed(cordoned: &[Cordoned]) -> String {
@@ -141,25 +174,39 @@ fn closed(cordoned: &[Cordoned]) -> String {
 }
 
 fn scale_ins(told: &Told, is_wide: bool, style: Style, now: Timestamp) -> String {
-    if told.scale_ins.is_empty() {
-        return "no scale-in is under way\n".to_owned();
-    }
     let mut rows = vec![header(is_wide)];
     rows.extend(told.scale_ins.iter().map(|one| row(one, told.unread.get(&one.node), is_wide, now)));
-    let table = columns(&rows);
+    let waits = told.scale_ins.iter().map(|one| one.waiting.as_deref());
+    highlighted(&table(&rows, waits, is_wide), style)
+}
+
+fn autoscaler_drains(told: &Told, is_wide: bool, now: Timestamp) -> String {
+    let header = ["NODE", "DRAINED BY CLUSTER-AUTOSCALER SINCE", "WAITS FOR"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(told.autoscaler_drains.iter().map(|one| {
+        let since = one.since.map_or("-".to_owned(), |at| lasted(elapsed(at, now).as_secs()));
+        let nothing = "no pod that is to go: see the log of cluster-autoscaler";
+        let waits = waits_for(one.waiting.as_deref(), told.unread.get(&one.node), nothing, is_wide);
+        vec![one.node.to_string(), since, waits]
+    }));
+    table(&rows, told.autoscaler_drains.iter().map(|one| one.waiting.as_deref()), is_wide)
+}
+
+/// Rows in columns. In a wide table, whom each waits for stands under its line.
+fn table<'a>(rows: &[Vec<String>], waits: impl Iterator<Item = Option<&'a [Wait]>>, is_wide: bool) -> String {
+    let table = columns(rows);
     if !is_wide {
-        return highlighted(&table, style);
+        return table;
     }
-    // Whom each waits for stands under its line.
     let mut lines = table.lines();
     let mut text = format!("{}\n", lines.next().unwrap_or_default());
-    for (line, one) in lines.zip(&told.scale_ins) {
+    for (line, waits) in lines.zip(waits) {
         let _ = writeln!(text, "{line}");
-        for wait in one.waiting.iter().flatten() {
+        for wait in waits.unwrap_or_default() {
             let _ = writeln!(text, "  {}: {}", plain(&wait.pod), plain(&wait.text));
         }
     }
-    highlighted(&text, style)
+    text
 }
 
 fn highlighted(text: &str, style: Style) -> String {
@@ -183,7 +230,7 @@ fn row(one: &ScaleIn, unread: Option<&String>, is_wide: bool, now: Timestamp) ->
         since,
         one.cause.to_string(),
         text(one.group.as_deref()),
-        unread.map_or_else(|| waits_for(one, is_wide), |why| format!("unknown: {}", cut(why, WORDS))),
+        waits_for(one.waiting.as_deref(), unread, beyond_pods(one), is_wide),
     ];
     if is_wide {
         row.push(text(one.instance.as_deref()));
@@ -193,11 +240,14 @@ fn row(one: &ScaleIn, unread: Option<&String>, is_wide: bool, now: Timestamp) ->
     row
 }
 
-/// The pods that hold it up, stuck ones first.
-fn waits_for(one: &ScaleIn, is_wide: bool) -> String {
-    let waiting = one.waiting.as_deref().unwrap_or_default();
+/// The pods that hold it up, stuck ones first; `nothing`: what does if there are none. `unread`: why they could not be read.
+fn waits_for(waiting: Option<&[Wait]>, unread: Option<&String>, nothing: &str, is_wide: bool) -> String {
+    if let Some(why) = unread {
+        return format!("unknown: {}", cut(why, WORDS));
+    }
+    let waiting = waiting.unwrap_or_default();
     let Some(first) = waiting.iter().min_by_key(|wait| wait.reason == "exiting") else {
-        return beyond_pods(one).to_owned();
+        return nothing.to_owned();
     };
     let others = waiting.len() - 1;
     match (is_wide, others) {

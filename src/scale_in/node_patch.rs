@@ -103,6 +103,11 @@ pub(super) fn has_our_taint(node: &NodeView) -> bool {
     node.taint(names::TO_BE_DELETED).is_some_and(|taint| taint.effect == EFFECT)
 }
 
+/// Whether cluster-autoscaler drains the node, judging by its taint. On a Node that we scale in, the taint is ours.
+pub(super) fn is_drained_by_autoscaler(node: &NodeView) -> bool {
+    node.taint(names::TO_BE_DELETED).is_some() && !has_scale_in_marks(node)
+}
+
 /// Whether DaemonSet pods of the Node may carry our guard.
 pub(super) fn is_guarded(node: &NodeView) -> bool {
     marks(node).contains(&Mark::Guard)

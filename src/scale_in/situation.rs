@@ -26,7 +26,6 @@ use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{Budget, BudgetSeen, DaemonOwner, NodeView, PodName, PodView, Ready};
 use crate::groups::hooks::HookState;
-use crate::k8s::names;
 
 /// After this many failed look-ups in a row (15 s, by the pauses between them) a DaemonSet that the watch does not show counts as there.
 const UNTOLD_AFTER: u32 = 5;
@@ -140,9 +139,9 @@ impl Situation<'_> {
         node_patch::with_record_over(self.node, marks, record, self.taint_now)
     }
 
-    /// Whether cluster-autoscaler drains the node, judging by its taint. On a Node that we scale in, the taint is ours.
+    /// Whether cluster-autoscaler drains the node.
     pub(super) fn is_drained_by_autoscaler(&self) -> bool {
-        self.node.taint(names::TO_BE_DELETED).is_some() && !node_patch::has_scale_in_marks(self.node)
+        node_patch::is_drained_by_autoscaler(self.node)
     }
 
     /// The patch that takes off the record and what the scale-in put on.

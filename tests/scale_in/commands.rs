@@ -11,6 +11,7 @@ use ebbtide::commands::{CommandError, Style, plan, status};
 use ebbtide::config::{Config, LookOptions, Output, PlanOptions};
 use ebbtide::scale_in::preview::{End, Preview, What};
 use ebbtide::sim::aws::GroupSpec;
+use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
 use ebbtide::sim::cluster::{self, Fault, Verb, budget, node, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
 use ebbtide::sim::program::config;
@@ -18,7 +19,7 @@ use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::journal_queries::{TERMINATE, asked, in_phase, notes, released_at};
+use crate::journal_queries::{TERMINATE, asked, in_phase, is_asked, notes, released_at};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 /// The API server of somebody who reads.
@@ -347,5 +348,37 @@ async fn somebody_with_a_kubeconfig_sees_whom_a_held_drain_waits_for() {
         let waiting: Vec<_> =
             one.waiting.iter().flatten().map(|wait| (wait.pod.as_str(), wait.reason)).collect();
         assert_eq!(waiting, [("default/web", "budget")]);
+    }
+}
+
+/// cluster-autoscaler waits for the pods that it has evicted: with the flags of the manifests for two days.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_cluster_autoscaler_drains_by_itself_is_told_with_the_pods_that_are_to_go() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    let on = machine.name.as_str();
+    let stuck = pod("stuck").on(on).grace(30).exits_after(5).finalizer("example.com/backup");
+    scene.run([pod("web").on(on).grace(7_200).exits_after(7_000), stuck]).await;
+    let flags =
+        Flags { max_graceful_termination_seconds: 172_800, evicts_daemon_sets: false, ..Flags::default() };
+    let mut client = scene.client();
+    let autoscaler = drain_and_delete(&scene.world, &mut client, "web", on, &flags);
+    let look = async {
+        scene.until(|w| is_asked(w, "web") && is_asked(w, "stuck")).await;
+        scene.pass_some(seconds(3_600)).await;
+        let table = status_table(&scene).await;
+        assert!(!table.contains("no scale-in is under way"), "{table}");
+        let line =
+            table.lines().find(|line| line.contains(on)).unwrap_or_else(|| panic!("no line:\n{table}"));
+        for part in ["1h0m", "default/stuck (should have exited by", "and 1 more"] {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+        let admin = scene.program().admin().expect("a loopback interface");
+        let page = crate::status::get(admin, "/status").await;
+        assert!(page.contains("Drained by cluster-autoscaler") && page.contains(on), "{page}");
+    };
+    tokio::select! {
+        ended = autoscaler => panic!("it waits for days: {ended:?}"),
+        () = look => {}
     }
 }

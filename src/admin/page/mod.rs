@@ -9,7 +9,7 @@ mod timeline;
 use self::html::{Html, lasted, moment};
 use self::timeline::Axis;
 use crate::dry_run::Would;
-use crate::scale_in::status::{Cordoned, Ended, GroupStatus, Queue, ScaleIn, Status};
+use crate::scale_in::status::{AutoscalerDrain, Cordoned, Ended, GroupStatus, Queue, ScaleIn, Status};
 
 /// The page's style.
 pub(super) const STYLE: &str = include_str!("page.css");
@@ -36,6 +36,7 @@ pub(super) fn page(status: &Status) -> String {
     head(&mut html, status);
     dry_run(&mut html, status.dry_run.as_deref());
     under_way(&mut html, status);
+    autoscaler_drains(&mut html, &status.autoscaler_drains);
     cordoned(&mut html, &status.cordoned);
     groups(&mut html, &status.groups);
     notices(&mut html, status);
@@ -96,7 +97,7 @@ fn dry_run(html: &mut Html, would: Option<&[Would]>) {
 fn under_way(html: &mut Html, status: &Status) {
     html.raw("<section id=\"under-way\"><h2>Scale-ins under way <small>");
     html.text(status.scale_ins.len()).raw("</small></h2>");
-    if status.scale_ins.is_empty() {
+    if status.scale_ins.is_empty() && status.autoscaler_drains.is_empty() {
         html.raw("<p class=\"none\">None.</p>");
     }
     let axis = Axis::of(&status.scale_ins, status.at);
@@ -157,6 +158,24 @@ fn waiting(html: &mut Html, one: &ScaleIn) {
         html.cell("until", wait.until.map(moment).unwrap_or_default()).raw("</tr>");
     }
     html.raw("</tbody></table>");
+}
+
+/// Nodes whose end cluster-autoscaler has not asked for yet. Which of their pods are to go, this process does not know.
+fn autoscaler_drains(html: &mut Html, drains: &[AutoscalerDrain]) {
+    if drains.is_empty() {
+        return;
+    }
+    html.raw("<section id=\"autoscaler-drains\"><h2>Drained by cluster-autoscaler <small>")
+        .text(drains.len());
+    html.raw("</small></h2><p>It asks for their end once their pods have gone; <code>ebbtide status</code> ");
+    html.raw("has the pods that are to go.</p><table><thead><tr><th>node</th><th>instance</th>");
+    html.raw("<th>since</th></tr></thead><tbody>");
+    for one in drains {
+        html.raw("<tr>").cell("node", &one.node);
+        html.cell("instance", one.instance.as_deref().unwrap_or_default());
+        html.cell("since", one.since.map(moment).unwrap_or_default()).raw("</tr>");
+    }
+    html.raw("</tbody></table></section>");
 }
 
 /// Nodes that take no new pods because of notices.

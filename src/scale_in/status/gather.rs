@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Cordoned, Ended, GroupStatus, Known, Leader, Notice, Queue, ScaleIn, Status};
+use super::{AutoscalerDrain, Cordoned, Ended, GroupStatus, Known, Leader, Notice, Queue, ScaleIn, Status};
 use crate::clock::{elapsed, later};
 use crate::cluster::{NodeView, Standing};
 use crate::dry_run::DryRun;
@@ -23,6 +23,7 @@ impl Status {
             leader: leader(shared),
             known: known(shared, now),
             scale_ins: scale_ins(shared, cluster_now),
+            autoscaler_drains: AutoscalerDrain::among(shared.nodes.all().iter().map(AsRef::as_ref)),
             cordoned: Cordoned::among(shared.nodes.all().iter().map(AsRef::as_ref)),
             ended: shared.history.ended().iter().map(Ended::of).collect(),
             groups: groups(shared),

@@ -5,6 +5,8 @@
 
 mod gather;
 mod groups;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -12,12 +14,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use self::groups::{GroupStatus, HookStatus, Sizes, TemplateStatus};
+use super::drain::OVERDUE_AFTER;
 pub use super::history::Ending;
 use super::history::{Past, Stage as PastStage, stages_of, with_ends};
+use super::node_patch;
 use super::record::{Annotation, Cause, Phase, Record, Release, Written};
 use super::waiting::{Progress, WaitReason, Waiting};
-use crate::clock::elapsed;
-use crate::cluster::NodeView;
+use crate::clock::{elapsed, later};
+use crate::cluster::{NodeView, PodName, PodView};
 use crate::dry_run::Would;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
@@ -37,6 +41,8 @@ pub struct Status {
     pub known: Known,
     /// Scale-ins under way, and those that wait for their turn, the oldest first.
     pub scale_ins: Vec<ScaleIn>,
+    /// Nodes that cluster-autoscaler drains by itself, the oldest first.
+    pub autoscaler_drains: Vec<AutoscalerDrain>,
     /// Nodes that are closed because of notices, the one that opens first before the others.
     pub cordoned: Vec<Cordoned>,
     /// The last hundred that ended, as this process saw them, the last first.
@@ -146,6 +152,21 @@ pub struct Wait {
     pub until: Option<Timestamp>,
 }
 
+/// A node that cluster-autoscaler drains by itself, as it does before it asks for the end of one with workloads. Until then no scale-in is
+/// under way, and ebbtide only looks on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoscalerDrain {
+    /// Name of the Node.
+    pub node: NodeName,
+    /// EC2 instance id.
+    pub instance: Option<InstanceId>,
+    /// Since when, by cluster-autoscaler's clock; `null`: its taint does not say.
+    pub since: Option<Timestamp>,
+    /// Its workloads that are to go, what is due first before the others; `null`: they were not looked up.
+    pub waiting: Option<Vec<Wait>>,
+}
+
 /// A node that takes no new pods because of notices, and is not drained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -217,6 +238,38 @@ pub struct Notice {
     pub cause: Cause,
     /// When AWS ends the machine, if it does.
     pub ends_at: Option<Timestamp>,
+}
+
+impl AutoscalerDrain {
+    /// Those of these Nodes that are drained so, the oldest first.
+    pub fn among<'a>(nodes: impl IntoIterator<Item = &'a NodeView>) -> Vec<Self> {
+        let of = |node: &NodeView| {
+            let is_drained = node_patch::is_drained_by_autoscaler(node) && node.scale_in().is_none();
+            is_drained.then(|| Self {
+                node: node.name.clone(),
+                instance: node.instance.clone(),
+                since: node_patch::tainted_at(node),
+                waiting: None,
+            })
+        };
+        let mut all: Vec<Self> = nodes.into_iter().filter_map(of).collect();
+        all.sort_by_key(|one| (one.since.is_none(), one.since));
+        all
+    }
+
+    /// Those of the Node's pods that are to go. cluster-autoscaler waits for no DaemonSet pods, but for what has finished and is still there.
+    pub fn going(pods: &[PodView], now: Timestamp) -> Vec<Wait> {
+        let workloads = pods.iter().filter(|pod| pod.is_workload());
+        let mut going: Vec<(Timestamp, &PodName)> =
+            workloads.filter_map(|pod| Some((pod.deletion_timestamp?, &pod.name))).collect();
+        going.sort();
+        let wait = |(until, pod): (Timestamp, &PodName)| {
+            let is_overdue = later(until, OVERDUE_AFTER) <= now;
+            let why = if is_overdue { WaitReason::Overdue(until) } else { WaitReason::Exiting(until) };
+            Wait::of(&Waiting { pod: pod.clone(), why }, None)
+        };
+        going.into_iter().map(wait).collect()
+    }
 }
 
 impl Cordoned {
