@@ -19,7 +19,7 @@ use crate::config::Output;
 use crate::k8s::NodeName;
 use crate::scale_in::Settings;
 use crate::scale_in::preview::{Facts, Place, waiting};
-use crate::scale_in::status::{AutoscalerDrain, Cordoned, ScaleIn, Wait};
+use crate::scale_in::status::{AutoscalerDrain, Cordoned, ScaleIn, Unattended, Wait};
 use crate::telemetry::{chain, cut};
 
 /// Nodes whose pods are listed at once.
@@ -31,6 +31,8 @@ const AT_ONCE: usize = 8;
 pub struct Told {
     /// As in `/status.json`. Whom a drain waits for is computed from pods and budgets.
     pub scale_ins: Vec<ScaleIn>,
+    /// Since when nobody works on these; `null`: somebody does.
+    pub unattended: Option<Unattended>,
     /// Nodes that cluster-autoscaler drains by itself, with the pods that are to go.
     pub autoscaler_drains: Vec<AutoscalerDrain>,
     /// Nodes that are closed because of notices, and not drained.
@@ -66,7 +68,9 @@ pub async fn look(cluster: &Cluster, clock: &Clock) -> Result<Told, CommandError
     let mut leaving: Vec<ScaleIn> = nodes.iter().filter_map(|node| ScaleIn::of(node, now)).collect();
     leaving.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
     let (autoscaler_drains, cordoned) = (AutoscalerDrain::among(&nodes), Cordoned::among(&nodes));
-    let mut told = Told { scale_ins: leaving, autoscaler_drains, cordoned, unread: BTreeMap::new() };
+    let unattended = Unattended::among(&nodes, now);
+    let unread = BTreeMap::new();
+    let mut told = Told { scale_ins: leaving, unattended, autoscaler_drains, cordoned, unread };
     read_waits(cluster, &mut told, &nodes, now).await?;
     read_going(cluster, &mut told, now).await;
     Ok(told)
@@ -177,7 +181,27 @@ fn scale_ins(told: &Told, is_wide: bool, style: Style, now: Timestamp) -> String
     let mut rows = vec![header(is_wide)];
     rows.extend(told.scale_ins.iter().map(|one| row(one, told.unread.get(&one.node), is_wide, now)));
     let waits = told.scale_ins.iter().map(|one| one.waiting.as_deref());
-    highlighted(&table(&rows, waits, is_wide), style)
+    let table = highlighted(&table(&rows, waits, is_wide), style);
+    let warning = told.unattended.as_ref().map(|unattended| nobody(unattended, style)).unwrap_or_default();
+    format!("{table}{warning}")
+}
+
+/// That nobody works on the scale-ins, and what becomes of instances that a hook holds.
+fn nobody(unattended: &Unattended, style: Style) -> String {
+    let words = format!("nobody has worked on these since {:.0}", unattended.since);
+    let mut text = format!("{}: no ebbtide leads, or none can write Nodes\n", style.paint(31, &words));
+    let timeouts = || unattended.heartbeat_timeout_seconds.values().copied();
+    if let Some((least, most)) = timeouts().min().zip(timeouts().max()) {
+        let most = if least == most { String::new() } else { format!(" to {}", lasted(most)) };
+        let _ = writeln!(
+            text,
+            "if none runs, none sends heartbeats: AWS ends what a lifecycle hook holds ({} of these) {}{most} after the last one, whatever \
+             RELEASE BY says",
+            timeouts().count(),
+            lasted(least),
+        );
+    }
+    text
 }
 
 fn autoscaler_drains(told: &Told, is_wide: bool, now: Timestamp) -> String {

@@ -382,3 +382,23 @@ async fn a_node_that_cluster_autoscaler_drains_by_itself_is_told_with_the_pods_t
         () = look => {}
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn scale_ins_that_nobody_works_on_are_told_as_such_and_how_long_a_hook_holds_them() {
+    const NOBODY: &str = "nobody has worked on these since";
+    let (mut scene, machine) = busy(held_group(2, 600)).await;
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    for _ in 0..15 {
+        scene.pass_some(seconds(61)).await;
+        let table = status_table(&scene).await;
+        assert!(table.contains("Draining") && !table.contains(NOBODY), "{table}");
+    }
+    scene.take_down().await;
+    scene.pass_some(seconds(100)).await;
+    let table = status_table(&scene).await;
+    assert!(!table.contains(NOBODY), "another may just be about to lead\n{table}");
+    scene.pass_some(seconds(220)).await;
+    let table = status_table(&scene).await;
+    assert!(table.contains("Draining") && table.contains(NOBODY) && table.contains("10m0s"), "{table}");
+}

@@ -10,7 +10,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 pub use self::groups::{GroupStatus, HookStatus, Sizes, TemplateStatus};
@@ -21,7 +21,7 @@ use super::node_patch;
 use super::record::{Annotation, Cause, Phase, Record, Release, Written};
 use super::waiting::{Progress, WaitReason, Waiting};
 use crate::clock::{elapsed, later};
-use crate::cluster::{NodeView, PodName, PodView};
+use crate::cluster::{NodeView, PodName, PodView, Ready};
 use crate::dry_run::Would;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
@@ -167,6 +167,16 @@ pub struct AutoscalerDrain {
     pub waiting: Option<Vec<Wait>>,
 }
 
+/// Scale-ins that nobody works on, for somebody who sees Nodes alone: whoever leads renews the taint of each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unattended {
+    /// When somebody has last worked on one of them, as far as their Nodes tell.
+    pub since: Timestamp,
+    /// How long the lifecycle hook that holds an instance waits for a heartbeat, in seconds, by node.
+    pub heartbeat_timeout_seconds: BTreeMap<NodeName, u64>,
+}
+
 /// A node that takes no new pods because of notices, and is not drained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -270,6 +280,41 @@ impl AutoscalerDrain {
         };
         going.into_iter().map(wait).collect()
     }
+}
+
+/// Without a sign of work for this long, nobody works on scale-ins. The taint is renewed every three minutes; a slow write, a change of
+/// leaders, or clocks that differ by a minute are no reason to worry people.
+const UNATTENDED_AFTER: SignedDuration = SignedDuration::from_mins(5);
+
+impl Unattended {
+    /// Whether nobody works on the scale-ins of these Nodes. One sign of work is enough for all: whoever gives it works on the others, too.
+    pub fn among<'a>(nodes: impl IntoIterator<Item = &'a NodeView>, now: Timestamp) -> Option<Self> {
+        let under_way: Vec<(&NodeView, &Record)> =
+            nodes.into_iter().filter_map(|node| Some((node, node.scale_in()?))).collect();
+        let since = under_way.iter().map(|(node, record)| worked_on_at(node, record)).max()?;
+        let is_renewed = under_way.iter().any(|(node, record)| is_renewed(node, record));
+        let timeout = |(node, record): &(&NodeView, &Record)| {
+            let is_held = record.phase != Phase::Releasing;
+            Some((node.name.clone(), record.heartbeat_timeout_seconds.filter(|_| is_held)?))
+        };
+        (is_renewed && later(since, UNATTENDED_AFTER) < now).then(|| Self {
+            since,
+            heartbeat_timeout_seconds: under_way.iter().filter_map(timeout).collect(),
+        })
+    }
+}
+
+/// When somebody has last worked on a scale-in, as far as its Node tells: renewed the taint, or begun the phase. The taint's time is no earlier
+/// than the API server's was; where the leader's machine had a clock that is ahead, it is later by as much.
+fn worked_on_at(node: &NodeView, record: &Record) -> Timestamp {
+    let renewed = node_patch::tainted_at(node).filter(|_| node_patch::has_our_taint(node));
+    renewed.map_or(record.phase_since, |at| at.max(record.phase_since))
+}
+
+/// Whether the leader certainly renews the taint. It does not for an instance that has gone, or is in the warm pool; those have been released, or
+/// their Nodes are not Ready.
+fn is_renewed(node: &NodeView, record: &Record) -> bool {
+    record.phase != Phase::Releasing && node.ready == Ready::Yes
 }
 
 impl Cordoned {

@@ -64,3 +64,45 @@ fn the_pods_that_it_waits_for_are_workloads_that_were_asked_to_go_overdue_ones_f
         [("default/finished", "overdue"), ("default/just-due", "exiting"), ("default/exiting", "exiting")];
     assert_eq!(told, expected);
 }
+
+#[test]
+fn scale_ins_are_unattended_once_five_minutes_have_brought_no_sign_of_work_on_any() {
+    let begun = |phase| {
+        Record::new(Cause::LifecycleHook, "g", "i-1", Release::CompleteHook, at(-900))
+            .entering(phase, at(-800))
+    };
+    let draining = Record { heartbeat_timeout_seconds: Some(600), ..begun(Phase::Draining) };
+    let tainted = |name: &str, second| node(name, Some((second, "PreferNoSchedule")));
+    let since = |nodes: &[NodeView], now| Unattended::among(nodes, at(now)).map(|told| told.since);
+
+    let one = [with_record(tainted("a", 0), &draining)];
+    assert_eq!([300, 301].map(|now| since(&one, now)), [None, Some(at(0))]);
+    assert_eq!(since(&one, -60), None, "a clock is behind");
+    let told = Unattended::among(&one, at(301)).expect("nobody works on it");
+    assert_eq!(told.heartbeat_timeout_seconds, [("a".into(), 600)].into());
+
+    let others = [with_record(tainted("b", 100), &begun(Phase::Releasing)), one[0].clone()];
+    assert_eq!([400, 401].map(|now| since(&others, now)), [None, Some(at(100))], "a sign on another");
+    let just_begun = [with_record(tainted("a", 0), &draining.entering(Phase::Flushing, at(200)))];
+    assert_eq!(since(&just_begun, 499), None, "a phase has begun");
+    let theirs = [with_record(node("a", Some((0, "NoSchedule"))), &draining)];
+    assert_eq!(since(&theirs, 0), Some(at(-800)), "another's taint is no sign");
+}
+
+#[test]
+fn nobody_is_missed_where_no_taint_is_renewed() {
+    let draining = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(-900));
+    let tainted = || node("a", Some((0, "PreferNoSchedule")));
+    let request = Some(Box::new(Annotation::from("now since 2023-11-14T22:00:00Z")));
+    for (what, node) in [
+        ("nothing is under way", node("a", None)),
+        ("requested", NodeView { record: request, ..node("a", None) }),
+        ("released", with_record(tainted(), &draining.entering(Phase::Releasing, at(-800)))),
+        (
+            "in the warm pool, or gone",
+            NodeView { ready: Ready::Unknown, ..with_record(tainted(), &draining) },
+        ),
+    ] {
+        assert_eq!(Unattended::among([&node], at(86_400)), None, "{what}");
+    }
+}
