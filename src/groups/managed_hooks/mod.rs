@@ -233,13 +233,11 @@ impl ManagedHooks {
                 if step != Step::Retain {
                     attempts.outage.recovered();
                 }
-                match change {
-                    None => attempts.not_before = None,
+                attempts.not_before = None;
+                if change.is_some() {
                     // AWS may show the state before for a while; that is no reason to do it again.
-                    Some(_) => {
-                        let again = progress.puts_again(&step);
-                        progress.attempts(&step).pause(now, backoff(again, LAG, LONGEST_RETRY));
-                    }
+                    let again = progress.puts_again(&step);
+                    progress.attempts(&step).pause(now, backoff(again, LAG, LONGEST_RETRY));
                 }
                 progress.changed(group, step, now);
             }
