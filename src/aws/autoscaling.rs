@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::lifecycle_hook::TERMINATING;
-use super::retry::{LOOK_UP, Patience, READ_NOW, REFRESH, RELEASE, SET_SIZE, TERMINATE, WRITE};
+use super::retry::{LOOK_UP, ONCE, Patience, READ_NOW, REFRESH, SET_SIZE, TERMINATE, WRITE};
 use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
@@ -284,12 +284,32 @@ impl Aws {
         outcomes.into_iter().try_for_each(|outcome| outcome.map(drop))
     }
 
-    /// Extends the hook's hold on the instance by its heartbeat time-out.
+    /// Extends the hook's hold on the instance by its heartbeat time-out. Tried once.
     pub async fn heartbeat(
         &self,
         group: &GroupName,
         hook: &str,
         instance: &InstanceId,
+    ) -> Result<(), AwsError> {
+        self.beat(group, hook, instance, ONCE).await
+    }
+
+    /// The same, tried for some seconds: to learn whether AWS takes any.
+    pub async fn try_heartbeat(
+        &self,
+        group: &GroupName,
+        hook: &str,
+        instance: &InstanceId,
+    ) -> Result<(), AwsError> {
+        self.beat(group, hook, instance, WRITE).await
+    }
+
+    async fn beat(
+        &self,
+        group: &GroupName,
+        hook: &str,
+        instance: &InstanceId,
+        patience: Patience,
     ) -> Result<(), AwsError> {
         let call = self
             .autoscaling
@@ -297,8 +317,8 @@ impl Aws {
             .auto_scaling_group_name(group)
             .lifecycle_hook_name(hook)
             .instance_id(instance);
-        self.call_about(Operation::RecordLifecycleActionHeartbeat, instance, WRITE, || call.clone().send())
-            .await?;
+        let operation = Operation::RecordLifecycleActionHeartbeat;
+        self.call_about(operation, instance, patience, || call.clone().send()).await?;
         Ok(())
     }
 
@@ -317,8 +337,7 @@ impl Aws {
             .lifecycle_hook_name(hook)
             .instance_id(instance)
             .lifecycle_action_result("CONTINUE");
-        self.call_about(Operation::CompleteLifecycleAction, instance, RELEASE, || call.clone().send())
-            .await?;
+        self.call_about(Operation::CompleteLifecycleAction, instance, ONCE, || call.clone().send()).await?;
         Ok(())
     }
 

@@ -72,11 +72,12 @@ pub(super) const RECEIVE: Patience = Patience::new(30_000, 2_000, 1_000);
 /// A read that an RPC waits for; cluster-autoscaler gives up after 5 s, see [`crate::provider`].
 pub(super) const READ_NOW: Patience =
     Patience { doubled_after: Some(Duration::from_secs(1)), ..Patience::new(3_000, 3_000, 250) };
-/// An idempotent write: heartbeat, protection, tag. The shortest hook lasts 30 s and gets its heartbeat
-/// after 15: a hanging attempt leaves time for another.
+/// An idempotent write: protection, tag.
 pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
-/// The completion of a hook: whether it is to be tried again depends on what has come to the node meanwhile, and on who leads.
-pub(super) const RELEASE: Patience = Patience::new(5_000, 0, 0);
+/// What its caller sends again, if it still is to be sent: the completion of a hook, by what has come to the node meanwhile and who leads; a
+/// heartbeat, by what is left of the hold and how many others are due. The shortest hook lasts 30 s and gets its heartbeat after 15: one
+/// that hangs leaves time for another.
+pub(super) const ONCE: Patience = Patience::new(5_000, 0, 0);
 /// Setting a size. cluster-autoscaler and other changes of the group wait for it. A try that a server in front of AWS has answered may
 /// arrive after the next one, which sets the same; that it arrives after another size is not provided for.
 pub(super) const SET_SIZE: Patience =
@@ -194,9 +195,9 @@ mod tests {
 
     /// Also where no time passes until the answer.
     #[tokio::test(start_paused = true)]
-    async fn a_completion_is_tried_once() {
+    async fn a_heartbeat_or_a_completion_is_tried_once() {
         for code in ["Throttling", "InternalFailure"] {
-            let (tries, outcome) = fails(RELEASE, &[code]).await;
+            let (tries, outcome) = fails(ONCE, &[code]).await;
             assert_eq!((tries, outcome.is_ok()), (1, false), "{code}");
         }
     }

@@ -32,6 +32,9 @@ const HOLD_BEGINS_WITHIN: Duration = Duration::from_mins(5);
 /// Failed look-ups after which a hook is presumed. Each has already retried for seconds.
 const PRESUMED_AFTER: u32 = 2;
 
+/// So many wanted look-ups are under way at once.
+const AT_ONCE: usize = 20;
+
 /// The pause after a first failed look-up; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -246,12 +249,14 @@ impl Hooks {
     pub async fn run(&self) {
         let mut running = FuturesUnordered::new();
         loop {
-            let due = self.begin_due(self.clock.now());
+            let due = self.begin_due(AT_ONCE.saturating_sub(running.len()), self.clock.now());
             running.extend(due.into_iter().map(|(group, slot)| async move {
                 let result = self.seen_within(FRESH, &group).await;
                 self.heard(&group, &slot, result.err(), self.clock.now());
             }));
-            let next = self.slots().values().filter_map(|slot| slot.want().at).min();
+            // Where there is no room, those that are due wait until one ends.
+            let has_room = running.len() < AT_ONCE;
+            let next = self.slots().values().filter_map(|slot| slot.want().at).filter(|_| has_room).min();
             tokio::select! {
                 Some(()) = running.next() => {}
                 () = self.wanted.notified() => {}
@@ -260,18 +265,23 @@ impl Hooks {
         }
     }
 
-    /// Takes the look-ups that are due and marks them in flight.
-    fn begin_due(&self, now: Timestamp) -> Vec<(GroupName, Arc<Slot>)> {
+    /// Takes so many at most of the look-ups that are due, those first that were first, and marks them in flight.
+    fn begin_due(&self, most: usize, now: Timestamp) -> Vec<(GroupName, Arc<Slot>)> {
         let slots = self.slots();
-        let due = slots.iter().filter(|(_, slot)| {
+        let mut due: Vec<_> = slots
+            .iter()
+            .filter_map(|(group, slot)| {
+                let at = slot.want().at.filter(|at| *at <= now)?;
+                Some((at, group.clone(), Arc::clone(slot)))
+            })
+            .collect();
+        due.sort_by_key(|(at, ..)| *at);
+        due.truncate(most);
+        for (_, _, slot) in &due {
             let mut want = slot.want();
-            let is_due = want.at.is_some_and(|at| at <= now);
-            if is_due {
-                (want.at, want.in_flight) = (None, true);
-            }
-            is_due
-        });
-        due.map(|(group, slot)| (group.clone(), Arc::clone(slot))).collect()
+            (want.at, want.in_flight) = (None, true);
+        }
+        due.into_iter().map(|(_, group, slot)| (group, slot)).collect()
     }
 
     /// Notes the end of a wanted look-up; a failed one is scheduled again.
@@ -517,72 +527,4 @@ impl Slot {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Time-outs, and when each was seen last and missing first.
-    type Had = &'static [(u64, i64, i64)];
-
-    #[test]
-    fn a_hold_has_the_shortest_time_out_that_the_hook_may_have_had_when_it_began() {
-        let at = |second: i64| Timestamp::from_second(second).expect("in range");
-        let hook = |seconds: u64| Hook::new("ours", "web", Duration::from_secs(seconds));
-        let known = |earlier: Had| Known {
-            looked_at: at(10_000),
-            first: at(0),
-            hooks: Vec::new(),
-            earlier: earlier
-                .iter()
-                .map(|&(timeout, seen, gone)| Earlier {
-                    timeout: Duration::from_secs(timeout),
-                    seen: at(seen),
-                    gone: at(gone),
-                })
-                .collect(),
-        };
-        let table: [(&str, Had, u64, i64, u64); 7] = [
-            ("never changed", &[], 60, 1_000, 60),
-            ("before the hold", &[(300, 900, 960)], 60, 1_000, 60),
-            ("at its beginning, to a longer one", &[(60, 1_100, 1_160)], 300, 1_000, 60),
-            ("at its beginning, to a shorter one", &[(300, 1_100, 1_160)], 60, 1_000, 60),
-            ("long after it began", &[(300, 2_000, 2_060)], 60, 1_000, 300),
-            (
-                "to another and back",
-                &[(300, 2_000, 2_060), (3_600, 3_000, 3_060), (300, 4_000, 4_060)],
-                3_600,
-                1_000,
-                300,
-            ),
-            (
-                "the same, later",
-                &[(300, 2_000, 2_060), (3_600, 3_000, 3_060), (300, 4_000, 4_060)],
-                3_600,
-                2_500,
-                3_600,
-            ),
-        ];
-        for (case, earlier, now, since, expected) in table {
-            let held = known(earlier).as_of(hook(now), Some(HoldStart { since: at(since), timeout: None }));
-            assert_eq!(held.heartbeat_timeout, Duration::from_secs(expected), "{case}");
-        }
-        assert_eq!(known(table[4].1).as_of(hook(60), None), hook(60));
-        // When this run saw the hook first, what is noted, what the hook has now, what counts.
-        for (first, noted, now, expected) in [
-            (2_000, Some(60), 300, 60),
-            (2_000, Some(300), 60, 300),
-            (2_000, None, 300, 300),
-            (1_100, Some(300), 60, 60),
-            (1_100, Some(60), 300, 60),
-            (900, Some(300), 60, 60),
-            (2_000, Some(1), 300, 30),
-            (2_000, Some(10), 10, 10),
-            (2_000, Some(1), 10, 10),
-            (2_000, Some(40), 10, 40),
-            (2_000, Some(1_000_000), 300, 7_200),
-        ] {
-            let known = Known { first: at(first), ..known(&[]) };
-            let began = HoldStart { since: at(1_000), timeout: noted.map(Duration::from_secs) };
-            assert_eq!(known.as_of(hook(now), Some(began)), hook(expected), "{first} {noted:?} {now}");
-        }
-    }
-}
+mod tests;

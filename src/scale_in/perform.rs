@@ -93,7 +93,7 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::Heartbeat { hook, instance } => async move {
-            let heartbeat = shared.aws.heartbeat(&hook.group, &hook.name, &instance);
+            let heartbeat = shared.aws.try_heartbeat(&hook.group, &hook.name, &instance);
             let error = shared.holds.try_heartbeat(&hook.group, &shared.clock, heartbeat).await;
             Outcome::HeartbeatTried { group: hook.group, error }
         }

@@ -6,10 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ebbtide::aws::Aws;
+use ebbtide::clock::Clock;
 use ebbtide::cluster::{About, Answer, ApiError, Cluster, DrainState, NodeView, PodName};
-use ebbtide::sim::aws::{Event, Operation, TerminationCause};
+use ebbtide::groups::hooks::{HookState, Hooks};
+use ebbtide::k8s::GroupName;
+use ebbtide::sim::aws::{Aws as SimulatedAws, Event, GroupSpec, Operation, TerminationCause};
 use ebbtide::sim::cluster::{Event as ClusterEvent, Verb, pod};
-use ebbtide::sim::http::{Lost, Request, Response, World, kube_client, response};
+use ebbtide::sim::http::{Lost, Request, Response, World, aws_client, kube_client, response};
 use futures::StreamExt as _;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -227,4 +231,39 @@ async fn of_a_thousand_nodes_a_hundred_are_changed_or_looked_up_at_once_and_none
     let is_given_up = |outcome: &Result<(), ApiError>| matches!(outcome, Err(ApiError::TimedOut));
     assert_eq!(outcomes.filter(is_given_up).count(), 0);
     assert_eq!(most, 100);
+}
+
+/// AWS, which takes its time, and how much it does at once.
+struct SlowAws {
+    aws: SimulatedAws,
+    slow: Slow,
+}
+
+#[async_trait]
+impl World for SlowAws {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        let (answer, _) = tokio::join!(self.aws.call(request), self.slow.call(http::Request::default()));
+        answer
+    }
+}
+
+/// The hooks of every group with nodes that go, as after a restart.
+#[tokio::test(start_paused = true)]
+async fn of_the_hooks_of_a_hundred_groups_twenty_are_looked_up_at_once() {
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH + SignedDuration::from_hours(500_000));
+    let aws = SimulatedAws::new(clock.clone(), 1);
+    let names: Vec<GroupName> = (0..100).map(|n| format!("group-{n}").into()).collect();
+    aws.add_groups(names.iter().map(|name| GroupSpec::named(&**name)));
+    let slow = Arc::new(SlowAws { aws, slow: Slow::default() });
+    let hooks =
+        Hooks::new(Aws::at(aws_client(Arc::clone(&slow) as Arc<dyn World>)), "ebbtide", clock.clone());
+    for name in &names {
+        hooks.want(name, clock.now());
+    }
+    assert!(tokio::time::timeout(Duration::from_secs(11), hooks.run()).await.is_err(), "it runs for ever");
+    assert!(
+        names.iter().all(|name| matches!(hooks.state(name), HookState::Known(_))),
+        "two seconds for twenty"
+    );
+    assert_eq!(slow.slow.most.load(Ordering::Relaxed), 20);
 }

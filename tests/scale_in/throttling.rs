@@ -1,15 +1,20 @@
 //! AWS throttles, by chance, from before the program starts until after the nodes have gone; or some of it never answers.
 
-use ebbtide::sim::aws::{Event, LaunchFailure, NodeGroupSpec, Operation, Timing};
+use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
+use ebbtide::sim::aws::{
+    Event, GroupSpec, LaunchFailure, LifecycleState, NodeGroupSpec, Operation, Outcome, Timing,
+};
 use ebbtide::sim::cluster::pod;
-use ebbtide::sim::program::config;
+use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
 use crate::journal_queries::{
-    asked, assert_nothing_lost, aws_moments, decrements, has_exited, longest_silence, terminations,
+    a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, longest_silence,
+    terminations,
 };
+use crate::replicas::other;
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
 /// Runs of each case, each with a seed of its own.
@@ -192,4 +197,59 @@ async fn a_drain_begins_in_time_though_reading_why_launches_failed_takes_longer_
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert_drains_within(&scene, &machine, 13, "slow");
+}
+
+/// How many heartbeats were sent, and how many of them AWS throttled.
+fn beats(world: &World) -> [usize; 2] {
+    let beat =
+        |e: &Event| matches!(e, Event::Called { operation: Operation::RecordLifecycleActionHeartbeat, .. });
+    let throttled =
+        |e: &Event| beat(e) && matches!(e, Event::Called { outcome: Outcome::Refused("Throttling"), .. });
+    [aws_moments(world, beat).len(), aws_moments(world, throttled).len()]
+}
+
+async fn grows(program: &Program) -> Result<(), tonic::Status> {
+    let request = NodeGroupIncreaseSizeRequest { id: "other".into(), delta: 1 };
+    program.client().node_group_increase_size(request).await.map(drop)
+}
+
+/// The bucket has room for a hundred calls at once, and for twenty a second after that.
+#[tokio::test(start_paused = true)]
+async fn heartbeats_of_hundreds_that_are_held_leave_room_for_other_calls_when_they_begin_and_after_a_restart()
+{
+    for (many, timeout) in [(300, 300), (100, 60)] {
+        let world = World::new(1);
+        world.aws.add_group(GroupSpec::named("other").size(0, 1_000, 0).tag(TAG, "true"));
+        let mut scene = Scene::on(world, held_group(0, timeout), config()).await;
+        // Without Nodes they are held for twelve minutes by a program that finds them.
+        scene.world.aws.suspend("web", "Terminate", true);
+        for _ in 0..many {
+            scene.world.aws.add_instance("web", LifecycleState::Pending).expect("an instance");
+        }
+        scene.kill().await;
+        let second = Program::start(&scene.world, other());
+        scene.ready().await;
+        scene.pass_some(seconds(30)).await;
+        scene.world.aws.suspend("web", "Terminate", false);
+        scene
+            .until(|w| {
+                w.aws
+                    .group("web")
+                    .is_some_and(|it| it.in_state(LifecycleState::TerminatingWait).len() == many)
+            })
+            .await;
+        for _ in 0..20 {
+            grows(scene.program()).await.expect("when they begin");
+            scene.pass_some(seconds(timeout / 20)).await;
+        }
+        scene.kill().await;
+        scene.pass_some(seconds(1)).await;
+        grows(&second).await.expect("a second after the restart");
+        scene.ready().await;
+        grows(scene.program()).await.expect("as soon as it is ready");
+        scene.pass_some(seconds(timeout)).await;
+        assert!(!a_hook_timed_out(&scene.world), "of {many}");
+        let [sent, throttled] = beats(&scene.world);
+        assert!(throttled * 50 <= sent, "{throttled} of {sent} heartbeats for {many} were throttled");
+    }
 }

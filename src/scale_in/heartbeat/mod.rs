@@ -1,5 +1,5 @@
 //! Heartbeats for instances that a lifecycle hook of ours holds in Terminating:Wait (or another :Wait state with a
-//! terminating hook), each at two fifths to half of the hook's time-out.
+//! terminating hook), each at two fifths to half of the hook's time-out. Many that are due at once are sent one after the other ([`pace`]).
 //!
 //! Works from what AWS describes: it goes on while the API server is down and before a restarted program has seen a Node. Where descriptions
 //! are missing or late, the records of Nodes, messages and heartbeats that AWS takes say what is held. If an instance has no
@@ -8,6 +8,7 @@
 //! count, whatever the record says, and when a hold ends because AWS accepts no heartbeats.
 
 mod held;
+mod pace;
 mod since;
 
 use std::collections::BTreeMap;
@@ -21,9 +22,10 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
 use self::held::{
-    Done, DueInstance, Fate, Held, HoldEvidence, Sightings, Step, UNSEEN_AFTER, hear, interval, observe,
-    presume, questions_due,
+    Done, DueInstance, FAILS_AFTER, Fate, Held, HoldEvidence, Sightings, Step, UNSEEN_AFTER, again_after,
+    hear, interval, observe, presume, questions_due,
 };
+use self::pace::{Pace, begins_by};
 use self::since::{Question, ask};
 use super::context::{Shared, our_limit};
 use super::deadline::{self, HeldBy};
@@ -32,7 +34,7 @@ use super::joined::Joined;
 use super::nodeless::{self, EarlierNode};
 use super::record::{Record, Release};
 use super::terminate;
-use crate::aws::{AwsError, Hook, Lifecycle};
+use crate::aws::{AwsError, Hook, Lifecycle, SHORTEST_HEARTBEAT};
 use crate::clock::{elapsed, later, signed};
 use crate::cluster::NodeView;
 use crate::groups::Snapshot;
@@ -40,12 +42,11 @@ use crate::groups::hooks::TerminatingHooks;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::{Outage, chain};
 
-/// Pause after a failed heartbeat. The failure itself takes some seconds (see [`crate::aws`]), and the shortest time-out
-/// AWS allows is 30 s.
+/// Pause before looking again at an instance whose hook was not to be completed any more.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
-/// The same at most after one that AWS refuses for good, such as for lack of a right, which it does at once; with a short time-out, after
-/// an eighth of that. The right may come meanwhile.
+/// Pause at most after a heartbeat that AWS refuses for good, such as for lack of a right; with a short time-out, after an eighth of that.
+/// The right may come meanwhile.
 const REFUSED: SignedDuration = SignedDuration::from_secs(15);
 
 /// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
@@ -72,6 +73,9 @@ const RECORDS: SignedDuration = SignedDuration::from_secs(1);
 /// Held instances of a group share one look-up of its hooks if it is no older than this.
 const RECENT: Duration = Duration::from_secs(10);
 
+/// As many groups are asked about at once.
+const QUESTIONS_AT_ONCE: usize = 4;
+
 /// Sends heartbeats and completes hooks until stopped.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut held: BTreeMap<InstanceId, Held> = BTreeMap::new();
@@ -84,6 +88,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut joined = Joined::default();
     let mut sightings = Sightings::default();
     let mut failing = Failing::default();
+    let mut calls = Calls::default();
     loop {
         let now = shared.clock.now();
         let unseen_from = if let Some(snapshot) = shared.groups.latest() {
@@ -102,7 +107,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             presume_all(&shared, &mut held, now);
             Some(later(now, RECORDS))
         };
-        let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained && held.counts());
+        let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained && held.counts(now));
         let known = known.filter_map(|(instance, held)| {
             let is_so = |since| !is_kept(&shared, &held.group) && fails_for_all(&shared, since);
             let ends = held.ends(now).filter(|_| held.fails_since().is_some_and(is_so));
@@ -111,15 +116,19 @@ pub(super) async fn run(shared: Arc<Shared>) {
         });
         shared.holds.publish(known.collect());
         // Every replica does: the leader may be cut off from AWS, or may just have died.
-        start_what_is_due(&shared, &mut held, &mut joined, &running, now);
-        let next = held.values().flat_map(Held::wakes_at).chain(unseen_from).min();
+        ask_what_is_due(&shared, &mut held, &mut calls, &running, now);
+        let turn = start_what_is_due(&shared, &mut held, &mut joined, &mut calls, &running, now);
+        // What is due and has not begun waits for its turn, or for a call to end.
+        let wakes = held.values().flat_map(|held| held.wakes_at(now)).filter(|at| *at > now);
+        let next = wakes.chain(unseen_from).chain(turn).min();
         tokio::select! {
             biased;
             () = shared.stop.cancelled() => return,
             Some(done) = running.next() => {
                 let mut next = Some(done);
                 while let Some(done) = next {
-                    failing.tell(&done);
+                    calls.ended(&done);
+                    failing.tell(&done, shared.clock.now());
                     hear(&mut held, done, shared.clock.now());
                     next = running.next().now_or_never().flatten();
                 }
@@ -133,11 +142,27 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// What AWS does not take or answer: told when that begins, now and then while it lasts, and when it ends.
+/// Calls under way.
+#[derive(Debug, Default)]
+struct Calls {
+    pace: Pace,
+    questions: usize,
+}
+
+impl Calls {
+    fn ended(&mut self, done: &Done) {
+        match done {
+            Done::Step { .. } => self.pace.ended(),
+            Done::Asked { .. } => self.questions = self.questions.saturating_sub(1),
+        }
+    }
+}
+
+/// What AWS does not take or answer: told when that has lasted, now and then while it goes on, and when it ends.
 #[derive(Debug, Default)]
 struct Failing {
-    /// Instances whose heartbeats, completions or terminations fail.
-    steps: BTreeMap<InstanceId, Outage>,
+    /// Instances whose heartbeats, completions or terminations fail, and since when.
+    steps: BTreeMap<InstanceId, (Timestamp, Outage)>,
     /// Groups of whose instances AWS does not say since when they are held.
     questions: BTreeMap<GroupName, Outage>,
 }
@@ -148,20 +173,27 @@ impl Failing {
         self.questions.retain(|group, _| held.values().any(|held| held.group == *group));
     }
 
-    fn tell(&mut self, done: &Done) {
+    fn tell(&mut self, done: &Done, now: Timestamp) {
         match done {
-            Done::Step { one, step, pause, error } => self.tell_step(*step, one, *pause, error.as_ref()),
+            Done::Step { one, step, pause, error } => self.tell_step(*step, one, *pause, error.as_ref(), now),
             Done::Asked { group, instances, answer } => {
                 self.tell_question(group, instances.len(), answer.as_ref().err());
             }
         }
     }
 
-    fn tell_step(&mut self, step: Step, one: &DueInstance, pause: SignedDuration, error: Option<&AwsError>) {
+    fn tell_step(
+        &mut self,
+        step: Step,
+        one: &DueInstance,
+        pause: SignedDuration,
+        error: Option<&AwsError>,
+        now: Timestamp,
+    ) {
         let (group, instance) = (one.group.as_str(), one.instance.as_str());
         let is_termination = step == Step::Terminate;
         let Some(error) = error else {
-            let lasted = self.steps.remove(&one.instance).and_then(|mut outage| outage.recovered());
+            let lasted = self.steps.remove(&one.instance).and_then(|(_, mut outage)| outage.recovered());
             // That one is terminated is told anyway.
             if let Some(outage_seconds) = lasted.filter(|_| !is_termination) {
                 tracing::info!(
@@ -173,9 +205,12 @@ impl Failing {
             }
             return;
         };
-        let Some(outage_seconds) = self.steps.entry(one.instance.clone()).or_default().failed() else {
+        let (began, outage) = self.steps.entry(one.instance.clone()).or_insert((now, Outage::default()));
+        // Each is a single attempt: AWS throttles one now and then.
+        if error.is_transient() && elapsed(*began, now) < FAILS_AFTER {
             return;
-        };
+        }
+        let Some(outage_seconds) = outage.failed() else { return };
         let again_seconds = pause.as_secs();
         if is_termination {
             tracing::warn!(group, instance, outage_seconds, again_seconds, error = %chain(error), "termination of a retained instance failed, and is tried again");
@@ -226,30 +261,45 @@ fn is_kept(shared: &Shared, group: &GroupName) -> bool {
     retains && shared.hooks.last_seen(group).is_some_and(|hook| hook.abandons)
 }
 
-/// Starts what is due: questions since when instances are held, heartbeats, completions.
+/// Asks since when instances are held.
+fn ask_what_is_due(
+    shared: &Arc<Shared>,
+    held: &mut BTreeMap<InstanceId, Held>,
+    calls: &mut Calls,
+    running: &FuturesUnordered<BoxFuture<'static, Done>>,
+    now: Timestamp,
+) {
+    for (group, questions) in questions_due(held, QUESTIONS_AT_ONCE.saturating_sub(calls.questions), now) {
+        calls.questions += 1;
+        running.push(ask_since(Arc::clone(shared), group, questions).boxed());
+    }
+}
+
+/// Starts heartbeats, completions and terminations that are due and whose turn it is. Returns when that of the others comes.
 fn start_what_is_due(
     shared: &Arc<Shared>,
     held: &mut BTreeMap<InstanceId, Held>,
     joined: &mut Joined,
+    calls: &mut Calls,
     running: &FuturesUnordered<BoxFuture<'static, Done>>,
     now: Timestamp,
-) {
-    for (group, questions) in questions_due(held, now) {
-        running.push(ask_since(Arc::clone(shared), group, questions).boxed());
-    }
-    for (instance, held) in held {
-        let fate = fate(shared, joined, instance, held, now);
-        if held.plan_to_let_go(fate.ends_at()) {
-            tell_of_a_wait(shared, instance, held, fate, now);
-        }
-        if !held.is_due(now) {
-            continue;
-        }
-        let step = if fate == Fate::LeftAlone { None } else { held.step(now) };
-        let Some(step) = step else {
-            held.next = now + FOREIGN;
-            continue;
-        };
+) -> Option<Timestamp> {
+    let mut due: Vec<_> = held
+        .iter_mut()
+        .filter_map(|(instance, held)| {
+            let step = due_step(shared, joined, instance, held, now)?;
+            let timeout = shared.hooks.last_seen(&held.group).map_or(SHORTEST_HEARTBEAT, |hook| {
+                timeout_of_hold(shared, instance, held.since, &hook).min(hook.heartbeat_timeout)
+            });
+            let lapses = held.lapses(timeout);
+            Some((begins_by(held.next, lapses, timeout), lapses, instance, held, step))
+        })
+        .collect();
+    // Of several, first those of which nothing is known.
+    due.sort_by_key(|(by, lapses, ..)| (*by, *lapses));
+    let by: Vec<_> = due.iter().map(|(by, ..)| *by).collect();
+    let (begin, turn) = calls.pace.begin(&by, now);
+    for (_, _, instance, held, step) in due.into_iter().take(begin) {
         held.begin(step);
         // A presumed hold gets its next heartbeat soon enough.
         let is_new = !held.is_presumed && now < held.seen + OPEN_BY_THEN;
@@ -268,6 +318,29 @@ fn start_what_is_due(
         };
         running.push(send(Arc::clone(shared), one, step).boxed());
     }
+    turn
+}
+
+/// What is to be sent for a held instance now, if anything.
+fn due_step(
+    shared: &Shared,
+    joined: &mut Joined,
+    instance: &InstanceId,
+    held: &mut Held,
+    now: Timestamp,
+) -> Option<Step> {
+    let fate = fate(shared, joined, instance, held, now);
+    if held.plan_to_let_go(fate.ends_at()) {
+        tell_of_a_wait(shared, instance, held, fate, now);
+    }
+    if !held.is_due(now) {
+        return None;
+    }
+    let step = if fate == Fate::LeftAlone { None } else { held.step(now) };
+    if step.is_none() {
+        held.next = now + FOREIGN;
+    }
+    step
 }
 
 /// Tells for how long an instance is held that has no Node: nobody else says why its hook is not completed.
@@ -457,12 +530,13 @@ async fn tell_hook(shared: &Shared, one: &mut DueInstance, step: Step) -> (Signe
         return (RETRY, None);
     }
     let timeout = timeout_of_hold(shared, instance, *since, &hook);
+    // AWS counts from when it took the last one; it was sent before that.
+    let lapses = renewed.or(*since).map(|from| later(from, signed(timeout)));
     let result = if step == Step::Heartbeat {
         let sent_at = shared.clock.now();
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
         let beat = if *may_be_early { beat.map_err(as_no_active_hook) } else { beat };
-        // AWS counts from when it took the last one; it was sent before that.
-        *ends = renewed.or(*since).map(|from| later(from, signed(timeout)));
+        *ends = lapses;
         let now = shared.clock.now();
         // Where AWS took one after that, another replica had renewed the hold.
         let left = ends.filter(|ends| *ends > now).map(|ends| elapsed(now, ends));
@@ -492,7 +566,9 @@ async fn tell_hook(shared: &Shared, one: &mut DueInstance, step: Step) -> (Signe
         Err(AwsError::NoActiveHook { .. }) if *is_new => (pause.min(NOT_OPEN), None),
         // Our hook no longer holds it: the next refresh shows what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => (pause, None),
-        Err(error) if error.is_transient() => (RETRY, Some(error)),
+        Err(error) if error.is_transient() => {
+            (again_after(lapses, timeout, instance, shared.clock.now()), Some(error))
+        }
         Err(error) => (REFUSED.min(pause / 4), Some(error)),
     }
 }

@@ -11,10 +11,6 @@ use crate::clock::{backoff, elapsed, later, signed, spread};
 use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId};
 
-/// First heartbeats of instances held at the same moment are spread over this time. The shortest time-out is 30 s, and
-/// three refreshes are due in it.
-const FIRST_BEATS: SignedDuration = SignedDuration::from_secs(2);
-
 /// A refresh that showed the instance not yet held gives the start of the hold only if it is no older than this. After an
 /// outage of hours, a deadline that has only begun would seem to have passed.
 const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
@@ -33,6 +29,18 @@ const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// so: descriptions are ten seconds apart and may be minutes old, and a heartbeat that comes too early does no harm. Half of the hook's
 /// time-out where that is shorter.
 pub(super) const UNSEEN_AFTER: Duration = Duration::from_secs(15);
+
+/// What AWS does not take for a reason that passes by itself counts as failing after this time: until then it is only tried again.
+pub(super) const FAILS_AFTER: Duration = Duration::from_secs(10);
+
+/// It is tried again after this part of what is left of the hold, or less by instance ...
+const AGAIN_AFTER_PART: i32 = 32;
+
+/// ... at the soonest, as the shortest hook has 15 s left by then ...
+const AGAIN_AFTER: SignedDuration = SignedDuration::from_millis(500);
+
+/// ... and at the latest.
+const AGAIN_BY_THEN: SignedDuration = SignedDuration::from_secs(15);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -235,9 +243,15 @@ impl Held {
         may_be_older && elapsed(last, now) <= MISSED_FOR
     }
 
+    /// When AWS holds it no longer if it takes no more heartbeats, by what is known of the last one and the hook's time-out.
+    pub(super) fn lapses(&self, timeout: Duration) -> Option<Timestamp> {
+        self.renewed.or(self.since).map(|from| later(from, signed(timeout)))
+    }
+
     /// Whether its hold limits the drain: it is seen, or a heartbeat was taken for it, or AWS answers nothing to tell.
-    pub(super) fn counts(&self) -> bool {
-        !self.is_presumed || self.renewed.is_some() || self.failing.is_some()
+    pub(super) fn counts(&self, now: Timestamp) -> bool {
+        let has_failed = || self.fails_since().is_some_and(|first| elapsed(first, now) >= FAILS_AFTER);
+        !self.is_presumed || self.renewed.is_some() || has_failed()
     }
 
     /// Notes that a refresh shows it held. What was presumed of the hold may be far from the truth.
@@ -271,8 +285,9 @@ impl Held {
     }
 
     /// When something is due for it.
-    pub(super) fn wakes_at(&self) -> impl Iterator<Item = Timestamp> + use<> {
-        (!self.in_flight).then_some(self.next).into_iter().chain(self.ask_at.filter(|_| self.counts()))
+    pub(super) fn wakes_at(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> + use<> {
+        let ask_at = self.ask_at.filter(|_| self.counts(now));
+        (!self.in_flight).then_some(self.next).into_iter().chain(ask_at)
     }
 
     /// Sets when to let it go; `None`: keep it. Returns whether it was to be kept before, and is not any more.
@@ -387,10 +402,8 @@ pub(super) fn observe(
             let since = presumed.map_or(at_large, |said| said.since);
             let since = since.filter(|since| elapsed(*since, snapshot.taken_at) <= CLOSE_ENOUGH);
             let ask_at = (since.is_none() && lifecycle.is_held()).then_some(now);
-            // Held only since the last refresh: there is time to spread the first heartbeats.
-            let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };
             let is_new = sightings.joined.contains(instance);
-            Held { since, ask_at, next, is_presumed, is_new, ..Held::new(group, lifecycle, now) }
+            Held { since, ask_at, is_presumed, is_new, ..Held::new(group, lifecycle, now) }
         });
     }
     next
@@ -411,14 +424,17 @@ pub(super) fn presume(
     });
 }
 
-/// The questions due since when instances are held, by group: one call answers for all of a group. They are then under way.
+/// The questions due since when instances are held, by group: one call answers for all of a group. Those of so many groups at most are then
+/// under way.
 pub(super) fn questions_due(
     held: &mut BTreeMap<InstanceId, Held>,
+    most: usize,
     now: Timestamp,
 ) -> BTreeMap<GroupName, Vec<Question>> {
     let mut due: BTreeMap<GroupName, Vec<Question>> = BTreeMap::new();
     for (instance, held) in held {
-        if held.counts() && held.ask_at.take_if(|at| *at <= now).is_some() {
+        let has_room = due.len() < most || due.contains_key(&held.group);
+        if has_room && held.counts(now) && held.ask_at.take_if(|at| *at <= now).is_some() {
             let question =
                 Question { instance: instance.clone(), lifecycle: held.lifecycle, seen: held.seen };
             due.entry(held.group.clone()).or_default().push(question);
@@ -470,6 +486,19 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
             }
         }
     }
+}
+
+/// The pause after a step that AWS did not take for a reason that passes by itself, when the hold lapses at `ends` if that is known.
+pub(super) fn again_after(
+    ends: Option<Timestamp>,
+    timeout: Duration,
+    instance: &InstanceId,
+    now: Timestamp,
+) -> SignedDuration {
+    let left = ends.map(|ends| ends.duration_since(now)).filter(SignedDuration::is_positive);
+    let longest = left.unwrap_or_else(|| signed(timeout / 2)) / AGAIN_AFTER_PART;
+    let longest = longest.clamp(AGAIN_AFTER, AGAIN_BY_THEN);
+    longest - portion(longest / 2, instance)
 }
 
 /// A fraction of `of`: always the same for an instance, mostly different between instances.

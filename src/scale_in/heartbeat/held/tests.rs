@@ -195,23 +195,34 @@ fn instances_that_are_held_at_once_beat_apart_and_in_time() {
     assert!(beats.len() > 80, "{} of 100", beats.len());
     let in_time = SignedDuration::from_secs(24)..=SignedDuration::from_secs(30);
     assert!(beats.iter().all(|beat| in_time.contains(beat)), "{beats:?}");
+}
 
-    let ids: Vec<String> = (0..100).map(|n| format!("i-{n}")).collect();
-    let all = |lifecycle| snapshot(&ids.iter().map(|id| (id.as_str(), lifecycle)).collect::<Vec<_>>());
-    let (before, after) = (all(Lifecycle::Terminating), all(Lifecycle::TerminatingWait));
-    let mut held = BTreeMap::new();
-    observe(
-        &mut held,
-        Some(&before),
-        &after,
-        &Sightings::default(),
-        |_| Some(LASTS),
-        &BTreeMap::new(),
-        at(10),
-    );
-    let first: BTreeSet<_> = held.values().map(|held| held.next).collect();
-    assert!((held.len(), first.len() > 80) == (100, true), "{} of {}", first.len(), held.len());
-    assert!(first.iter().all(|next| (at(10)..=at(12)).contains(next)), "{first:?}");
+/// No less often than a call to AWS is where somebody waits for it.
+#[test]
+fn a_heartbeat_that_was_throttled_is_sent_again_the_sooner_the_less_is_left() {
+    let again = |left: Option<i64>, timeout| {
+        let pauses = (0..100).map(|n| {
+            let ends = left.map(|left| at(1_000 + left));
+            again_after(ends, Duration::from_secs(timeout), &format!("i-{n}").into(), at(1_000)).as_millis()
+        });
+        let pauses: Vec<_> = pauses.collect();
+        (pauses.iter().min().copied().unwrap_or_default(), pauses.iter().max().copied().unwrap_or_default())
+    };
+    // What is left, of which time-out, and the longest pause in milliseconds. What is not known, or over, is as when one is due.
+    for (left, timeout, longest) in [
+        (Some(1), 3, 500),
+        (Some(15), 30, 500),
+        (Some(32), 60, 1_000),
+        (Some(160), 300, 5_000),
+        (Some(10), 300, 500),
+        (Some(3_600), 7_200, 15_000),
+        (None, 320, 5_000),
+        (Some(-5), 320, 5_000),
+    ] {
+        let (least, most) = again(left, timeout);
+        assert!(least >= longest / 2 && least < longest * 6 / 10, "{left:?} of {timeout}: {least}");
+        assert!(most <= longest && most > longest * 9 / 10, "{left:?} of {timeout}: {most}");
+    }
 }
 
 #[test]
@@ -337,7 +348,7 @@ fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_n
         observe(held, Some(view), view, &Sightings::default(), |_| Some(LASTS), &BTreeMap::new(), at(now))
     };
     see(&mut held, &view, 15);
-    assert!(!held["i-1"].counts());
+    assert!(!held["i-1"].counts(at(15)));
     let beat = |held: &mut _, too_early: Option<i64>, renewed: Option<i64>| {
         let (renewed, too_early) = (renewed.map(at), too_early.map(at));
         let one = DueInstance { instance: "i-1".into(), renewed, too_early, ..DueInstance::default() };
@@ -345,15 +356,15 @@ fn a_presumed_hold_limits_nothing_before_it_is_one_and_counts_from_when_it_was_n
         hear(held, Done::Step { one, step: Step::Heartbeat, pause, error: None }, at(0));
     };
     beat(&mut held, Some(600), None);
-    assert_eq!((held["i-1"].counts(), held["i-1"].since), (false, Some(at(600))));
+    assert_eq!((held["i-1"].counts(at(600)), held["i-1"].since), (false, Some(at(600))));
     // Seen now, where AWS took no heartbeat before: it counts from now if AWS does not say since when.
     let mut seen = held.clone();
     let mut shown = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
     shown.taken_at = at(3_000);
     see(&mut seen, &shown, 3_000);
-    assert_eq!((seen["i-1"].seen, seen["i-1"].since, seen["i-1"].counts()), (at(3_000), None, true));
+    assert_eq!((seen["i-1"].seen, seen["i-1"].since, seen["i-1"].counts(at(3_000))), (at(3_000), None, true));
     beat(&mut held, None, Some(605));
-    assert_eq!((held["i-1"].counts(), held["i-1"].since), (true, Some(at(600))));
+    assert_eq!((held["i-1"].counts(at(605)), held["i-1"].since), (true, Some(at(600))));
     // What a refresh shows long after is asked of AWS.
     for (taken_at, since, ask_at) in [(610, Some(at(600)), None), (1_000, None, Some(at(1_000)))] {
         let mut held = held.clone();
@@ -389,9 +400,13 @@ fn one_question_for_each_group_is_of_all_its_instances_that_are_due() {
         (0..40).map(|n| (format!("i-{n}").into(), due.clone())).collect();
     all.insert("i-other".into(), Held { group: "h".into(), ..due.clone() });
     all.insert("i-later".into(), Held { ask_at: Some(at(9)), ..due });
-    assert!(questions_due(&mut all, at(4)).is_empty());
-    let questions = questions_due(&mut all, at(5));
-    let counts: Vec<_> = questions.iter().map(|(group, of)| (group.as_str(), of.len())).collect();
-    assert_eq!(counts, [("g", 40), ("h", 1)]);
-    assert!(questions_due(&mut all, at(6)).is_empty(), "they are under way");
+    let mut due = |most, now| {
+        let questions = questions_due(&mut all, most, at(now));
+        questions.into_iter().map(|(group, of)| (group.to_string(), of.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(due(9, 4), []);
+    assert_eq!(due(0, 5), [], "others are under way");
+    assert_eq!(due(1, 5), [("g".to_owned(), 40)]);
+    assert_eq!(due(1, 5), [("h".to_owned(), 1)]);
+    assert_eq!(due(9, 6), [], "they are under way");
 }
