@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream;
+use jiff::Timestamp;
 use tonic::Code;
 
 use super::deadline::Deadline;
@@ -61,6 +62,7 @@ impl Provider {
         let decide = |group: &Group| self.increased(group, delta);
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
+        let asked_at = self.clock.wall();
         let Described { mut group, larger } = match self.describe(deadline, group).await {
             // Nothing can be set any more once the time is up.
             Err(error) if !deadline.has_passed() => self.seen_recently(group, error)?,
@@ -72,7 +74,7 @@ impl Provider {
         let from = larger.unwrap_or(described);
         Arc::make_mut(&mut group.asg).desired = from;
         let to = decide(&group)?;
-        self.set(deadline, &group, to, self.sizing.raise(&lock, from, to)).await?;
+        self.set(deadline, &group, to, self.sizing.raise(&lock, from, to, asked_at)).await?;
         if to - from < delta {
             tracing::info!(
                 group = name.as_str(),
@@ -135,6 +137,7 @@ impl Provider {
         // So that scale-ins accepted meanwhile cannot break the minimum.
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(group)).await?;
+        let asked_at = self.clock.wall();
         let described = self.describe(deadline, group).await?;
         self.refuse_doubtful(&described)?;
         let (fresh, missing) = (described.group, self.missing(group)?.len());
@@ -153,7 +156,7 @@ impl Provider {
         let given_up = usize::try_from(fresh.asg.desired - to).unwrap_or_default();
         let have_come = missing.saturating_sub(fresh.asg.missing());
         let oldest: Vec<usize> = names.into_iter().skip(have_come).take(given_up).collect();
-        self.give_up(deadline, &lock, &fresh, to, &oldest).await
+        self.give_up(deadline, &lock, &fresh, to, &oldest, asked_at).await
     }
 
     /// The name of a group that exists, or an error if it does not or the delta makes no sense.
@@ -209,6 +212,7 @@ impl Provider {
         let (mut deletion, missing) = read()?;
         let mut given_up = Ok(());
         if !deletion.is_of_nodes_alone() {
+            let asked_at = self.clock.wall();
             let described = self.describe(deadline, name).await?;
             let named = deletion.placeholders.len();
             if named > 0 {
@@ -225,7 +229,7 @@ impl Provider {
                 self.groups.refresh_soon();
             }
             if let Some(to) = to {
-                given_up = self.give_up(deadline, &lock, &fresh, to, &deletion.placeholders).await;
+                given_up = self.give_up(deadline, &lock, &fresh, to, &deletion.placeholders, asked_at).await;
             }
         }
         let mut failed = stay(&deletion);
@@ -270,7 +274,7 @@ impl Provider {
         work
     }
 
-    /// Lowers the size by the placeholders that are given up.
+    /// Lowers the size by the placeholders that are given up; `group` was asked for at `asked_at` by the wall clock.
     async fn give_up(
         &self,
         deadline: Deadline,
@@ -278,10 +282,11 @@ impl Provider {
         group: &Group,
         to: i32,
         placeholders: &[usize],
+        asked_at: Timestamp,
     ) -> Result<(), RpcError> {
         self.placeholders.giving_up(&group.asg.name, placeholders);
         let protect = to_protect(&group.asg);
-        let call = self.sizing.lower(lock, group.asg.desired, to, &protect);
+        let call = self.sizing.lower(lock, group.asg.desired, to, &protect, asked_at);
         let done = self.set(deadline, group, to, call).await;
         match &done {
             Ok(()) => self.placeholders.given_up(&group.asg.name),

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::Running;
@@ -66,13 +67,19 @@ impl Sizing {
         Ok(Group { asg: Arc::new(asg), ..group.clone() })
     }
 
-    /// Raises the desired capacity of the locked group to `to`; `from` is what [`current`](Self::current) said last. Work that outlives the
-    /// call keeps the lock.
-    pub async fn raise(&self, lock: &GroupLock, from: i32, to: i32) -> Result<(), SizingError> {
+    /// Raises the desired capacity of the locked group to `to`; `from` is what [`current`](Self::current) said last, which was asked at
+    /// `asked_at` by the wall clock. Work that outlives the call keeps the lock.
+    pub async fn raise(
+        &self,
+        lock: &GroupLock,
+        from: i32,
+        to: i32,
+        asked_at: Timestamp,
+    ) -> Result<(), SizingError> {
         self.refuse_while_another_may_come(lock.group(), from)?;
         let (protection, lock) = (Arc::clone(&self.protection), lock.clone());
         let set = self.running.start(async move {
-            let set = protection.set(lock.group(), to).await;
+            let set = protection.set(lock.group(), to, asked_at).await;
             if set.is_ok() {
                 protection.note(Change::Desired { group: lock.group().to_owned(), from, to });
             }
@@ -81,7 +88,7 @@ impl Sizing {
         self.heard(set).await
     }
 
-    /// Lowers it to `to`. The instances in `protect` are protected from scale-in until AWS has acted on the new size. Work that outlives
+    /// Lowers it to `to`, which was decided in the same way. The instances in `protect` are protected from scale-in until AWS has acted on the new size. Work that outlives
     /// the call keeps the locks, that of the size no longer than it needs it.
     pub async fn lower(
         &self,
@@ -89,11 +96,13 @@ impl Sizing {
         from: i32,
         to: i32,
         protect: &[InstanceId],
+        asked_at: Timestamp,
     ) -> Result<(), SizingError> {
         self.refuse_while_another_may_come(lock.size().group(), from)?;
         let (answer, set) = oneshot::channel();
         let (protection, lock, protect) = (Arc::clone(&self.protection), lock.clone(), protect.to_vec());
-        self.running.spawn(async move { protection.lower(lock, (from, to), protect, answer).await });
+        self.running
+            .spawn(async move { protection.lower(lock, (from, to), protect, asked_at, answer).await });
         self.heard(set).await
     }
 

@@ -152,7 +152,7 @@ pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName) {
         will_decrement(&shared.nodes, &instance.id)
             || leaves(&shared.nodes, group, instance, || None) == Leaves::BeingDrained
     };
-    match shared.protection.give_up_one(lock, is_to_decrement).await {
+    match shared.protection.give_up_one(lock, is_to_decrement, || shared.leadership.leads()).await {
         Ok(true) => {
             tracing::info!(
                 group = group.as_str(),

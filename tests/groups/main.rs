@@ -14,6 +14,7 @@ mod node;
 mod prices;
 mod protection;
 mod refusals;
+mod replicas;
 mod restart;
 mod scene;
 mod shapes;

@@ -42,12 +42,12 @@ const STEPS: [(Operation, usize); 5] = [
 ];
 
 /// Another way into the same account.
-fn somebody(world: &World) -> Aws {
+pub(crate) fn somebody(world: &World) -> Aws {
     Aws::at(aws_client(Arc::new(world.aws.clone())))
 }
 
 /// Instances of a group that are protected, and those that are marked.
-fn guarded(world: &World, group: &str) -> [BTreeSet<String>; 2] {
+pub(crate) fn guarded(world: &World, group: &str) -> [BTreeSet<String>; 2] {
     let instances = world.aws.group(group).expect("a group").instances;
     let protected = instances.iter().filter(|i| i.protected).map(|i| i.id.clone());
     let marked = instances.iter().filter(|i| i.tags.contains_key(PROTECTION_TAG)).map(|i| i.id.clone());
@@ -55,17 +55,21 @@ fn guarded(world: &World, group: &str) -> [BTreeSet<String>; 2] {
 }
 
 /// A group of three in service, the first protected by a person, and two that cannot be launched.
-struct Short {
-    scene: Scene,
+pub(crate) struct Short {
+    pub(crate) scene: Scene,
     persons: BTreeSet<String>,
-    before: Vec<String>,
+    pub(crate) before: Vec<String>,
     /// Calls to AWS so far that matter here.
     calls: Vec<(Operation, usize)>,
 }
 
 impl Short {
     async fn group() -> Self {
-        let scene = Scene::with([group(GROUP, 3)]).await;
+        Self::of(group(GROUP, 3)).await
+    }
+
+    pub(crate) async fn of(group: GroupSpec) -> Self {
+        let scene = Scene::with([group]).await;
         let before = scene.in_service(GROUP);
         somebody(&scene.world).protect(&GROUP.into(), &ids(&before[..1]), true).await.expect("protected");
         scene.short_of(2).await;
@@ -96,28 +100,33 @@ impl Short {
 
     /// Waits until only the person's protection is left, and makes sure that it stays so and nobody was ended.
     async fn ends_clean(&self) {
+        self.keeps_those_from_before().await;
+        let ended = |entry: &Entry| matches!(entry.what, Event::TerminationStarted { .. });
+        assert!(!self.scene.world.aws.journal().iter().any(ended), "nobody had to go");
+    }
+
+    /// The same, save that those may go that came since.
+    pub(crate) async fn keeps_those_from_before(&self) {
         let clean = |world: &World| guarded(world, GROUP) == [self.persons.clone(), BTreeSet::new()];
         assert!(self.scene.world.until(SOON, clean).await, "{:?}", guarded(&self.scene.world, GROUP));
         tokio::time::sleep(SOON).await;
         assert!(clean(&self.scene.world), "{:?}", guarded(&self.scene.world, GROUP));
         let in_service = self.scene.in_service(GROUP);
-        assert!(self.before.iter().all(|instance| in_service.contains(instance)));
-        let ended = |entry: &Entry| matches!(entry.what, Event::TerminationStarted { .. });
-        assert!(!self.scene.world.aws.journal().iter().any(ended), "nobody had to go");
+        assert!(self.before.iter().all(|instance| in_service.contains(instance)), "one had to go");
     }
 }
 
 /// What lowers sizes and protects instances, without the program around it.
-struct Own {
-    clock: Clock,
-    groups: Arc<Groups>,
-    protection: Arc<Protection>,
-    sizing: Sizing,
+pub(crate) struct Own {
+    pub(crate) clock: Clock,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) protection: Arc<Protection>,
+    pub(crate) sizing: Sizing,
     running: Running,
 }
 
 impl Own {
-    fn with(aws: Aws, clock: Clock) -> Self {
+    pub(crate) fn with(aws: Aws, clock: Clock) -> Self {
         let groups = Arc::new(Groups::new(SOON));
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
         let (selectors, running) = (Selectors::default(), Running::default());
@@ -128,21 +137,33 @@ impl Own {
 
     /// Gives up the two that are missing.
     async fn lower(&self, short: &Short) -> Result<(), SizingError> {
+        self.lower_to(&short.scene.world, 3).await
+    }
+
+    /// Lowers the size of the group, which protects whom nobody has protected yet.
+    pub(crate) async fn lower_to(&self, world: &World, to: i32) -> Result<(), SizingError> {
         let lock = self.groups.lock_to_lower(&GROUP.into()).await;
-        let lowered = self.sizing.lower(&lock, 5, 3, &ids(&short.before[1..])).await;
+        let group = world.aws.group(GROUP).expect("a group");
+        let [protected, _] = guarded(world, GROUP);
+        let in_service = group.in_state(LifecycleState::InService).into_iter();
+        let to_protect: Vec<InstanceId> =
+            in_service.filter(|id| !protected.contains(*id)).map(InstanceId::from).collect();
+        let lowered =
+            self.sizing.lower(&lock, group.desired as i32, to, &to_protect, self.clock.wall()).await;
+        drop(lock);
         self.running.finish().await;
         lowered
     }
 
     /// Has the protection taken off when its time comes.
-    async fn release(&self) {
+    pub(crate) async fn release(&self) {
         let leadership = Leadership::alone(self.clock.clone());
-        let released = tokio::time::timeout(SOON, Arc::clone(&self.protection).run(leadership));
+        let released = tokio::time::timeout(2 * SOON, Arc::clone(&self.protection).run(leadership));
         assert!(released.await.is_err(), "it goes on for ever");
     }
 }
 
-fn ids(instances: &[String]) -> Vec<InstanceId> {
+pub(crate) fn ids(instances: &[String]) -> Vec<InstanceId> {
     instances.iter().map(InstanceId::from).collect()
 }
 
@@ -291,10 +312,10 @@ async fn no_replacement_is_given_up_by_a_description_from_before_somebody_raised
     };
     let lock = own.groups.lock_to_lower(&GROUP.into()).await;
     own.groups.publish(seen(8));
-    let refused = own.protection.give_up_one(lock.clone(), |_| false).await;
+    let refused = own.protection.give_up_one(lock.clone(), |_| false, || true).await;
     assert_eq!((refused.is_err(), short.scene.desired()), (true, 5));
     own.groups.publish(seen(5));
-    assert!(own.protection.give_up_one(lock, |_| false).await.expect("lowered"));
+    assert!(own.protection.give_up_one(lock, |_| false, || true).await.expect("lowered"));
     assert_eq!(short.scene.desired(), 4);
     own.release().await;
     short.ends_clean().await;

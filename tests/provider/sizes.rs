@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use ebbtide::aws::Lifecycle;
-use ebbtide::sim::aws::Operation;
+use ebbtide::sim::aws::{Operation, State};
 use futures::FutureExt as _;
 use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
 use tonic::Code;
 
 use crate::world::{Asked, GROUP, With as _, World, code, web};
@@ -102,4 +103,19 @@ async fn an_answer_comes_before_the_client_gives_up_and_a_doubt_asks_for_a_new_r
     assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
     assert_eq!(before.elapsed().as_secs(), 4);
     assert!(world.groups.refresh_wanted().now_or_never().is_some(), "the size may have been set");
+}
+
+/// As when the machine was suspended: another process may have set another size meanwhile.
+#[tokio::test(start_paused = true)]
+async fn no_size_is_set_that_was_decided_from_a_description_from_before_a_pause() {
+    for delta in [1, -1] {
+        let world = World::with(web(3).in_service(&["i-1"]));
+        let clock = world.clock.clone();
+        let pause = move |_: &mut State, _: Timestamp| clock.step(SignedDuration::from_mins(1));
+        world.aws.before_next(Operation::DescribeAutoScalingGroups, pause);
+        let call = async || if delta > 0 { world.increase(delta).await } else { world.decrease(delta).await };
+        assert_eq!(code(&call().await), Code::Unavailable, "{delta}");
+        assert_eq!(world.aws.group(GROUP).expect("there").desired, 3);
+        call().await.expect("by a description of now");
+    }
 }

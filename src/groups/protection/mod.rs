@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -69,8 +70,8 @@ enum Released {
     All,
 }
 
-/// Longest time from deciding a size to setting it: if this process, or its whole machine, was stopped in between, another may have led
-/// since.
+/// Longest time from asking for what a size is decided from to setting it: if this process, or its whole machine, was stopped in between,
+/// another may have led since.
 const SET_WITHIN: Duration = Duration::from_secs(20);
 
 /// Another change of a size is in the way, as far as is known.
@@ -91,8 +92,12 @@ impl Protection {
         }
     }
 
-    /// Sets the size of a locked group.
-    pub(crate) async fn set(&self, group: &GroupName, to: i32) -> Result<(), AwsError> {
+    /// Sets the size of a locked group, decided from what was asked for at `asked_at` by the wall clock.
+    pub(crate) async fn set(&self, group: &GroupName, to: i32, asked_at: Timestamp) -> Result<(), AwsError> {
+        if elapsed(asked_at, self.clock.wall()) > SET_WITHIN {
+            let stopped = format!("{to} was decided before this process was stopped for a while");
+            return Err(in_progress(stopped));
+        }
         let set = self.aws.set_desired(group, to).await;
         let now = self.clock.now();
         if set.as_ref().is_err_and(|error| !error.is_refusal()) {
@@ -109,17 +114,19 @@ impl Protection {
         self.late_sizes.of(group, seen, self.clock.now())
     }
 
-    /// Protects `instances` and lowers the size of the locked group. `answer` gets AWS's answer to the size as soon as it is
-    /// known; the rest is done whether or not anybody listens. If nobody listens any more before the size is set, it is not set.
+    /// Protects `instances` and lowers the size of the locked group, decided as for [`set`](Self::set). `answer` gets AWS's answer to the
+    /// size as soon as it is known; the rest is done whether or not anybody listens. If nobody listens any more before the size is set, it
+    /// is not set.
     pub(crate) async fn lower(
         &self,
         lock: LowerLock,
         (from, to): (i32, i32),
         instances: Vec<InstanceId>,
+        asked_at: Timestamp,
         mut answer: oneshot::Sender<Result<(), AwsError>>,
     ) {
         let LowerLock { protection: lock, size } = lock;
-        let (group, decided_at) = (lock.group(), self.clock.wall());
+        let group = lock.group();
         let (result, tagged) = calls::tag(&self.aws, &instances, self.clock.cluster()).await;
         self.note_tagging(result.as_ref().err());
         let before = self.pending.get(group);
@@ -131,21 +138,17 @@ impl Protection {
             () = answer.closed() => None,
             protected = &mut protecting => Some(protected),
         };
-        let was_heard = protected.is_some();
-        let is_recent = elapsed(decided_at, self.clock.wall()) <= SET_WITHIN;
-        let Some(protected) = protected.filter(|_| is_recent) else {
+        let Some(protected) = protected else {
             // The size was decided from a view that is old by now.
             drop(size);
             tracing::info!(
                 group = group.as_str(),
                 to,
-                "desired capacity not lowered: the caller has given up, or this process was stopped meanwhile"
+                "desired capacity not lowered: the caller has given up"
             );
             // The next try goes on from here: in a large group, protecting takes longer than anybody waits. And a call that nothing was
             // heard of may protect them later.
-            if !was_heard {
-                let _ = protecting.await;
-            }
+            let _ = protecting.await;
             self.pending.was_not_set(group, before, pending::HOLD);
             return self.pending.notify();
         };
@@ -153,7 +156,7 @@ impl Protection {
             Ok(Some(seen)) if seen.desired != from => {
                 Err(in_progress(format!("somebody else has set its desired capacity to {}", seen.desired)))
             }
-            Ok(_) => self.set(group, to).await,
+            Ok(_) => self.set(group, to, asked_at).await,
             Err(error) => Err(error),
         };
         let is_set = set.is_ok();
@@ -204,13 +207,14 @@ impl Protection {
     }
 
     /// Lowers the size of the locked group by one, unless that would cost a live instance or leave less than the minimum once the
-    /// instances that `decrements` holds of are gone. Returns whether it did.
+    /// instances that `decrements` holds of are gone, or this process does not lead any more. Returns whether it did.
     pub async fn give_up_one(
         &self,
         lock: LowerLock,
         decrements: impl Fn(&Instance) -> bool,
+        leads: impl Fn() -> bool,
     ) -> Result<bool, AwsError> {
-        let group = lock.size().group();
+        let (group, asked_at) = (lock.size().group(), self.clock.wall());
         let Some(mut seen) = self.describe(group).await? else { return Ok(false) };
         if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(group).cloned()) {
             // `--nodes` may allow less than the group itself.
@@ -232,9 +236,13 @@ impl Protection {
                 seen.desired
             )));
         }
+        // The description may have taken long.
+        if !leads() {
+            return Err(in_progress("another process leads by now".to_owned()));
+        }
         let (answer, set) = oneshot::channel();
         let from = seen.desired;
-        self.lower(lock, (from, to), to_protect(&seen), answer).await;
+        self.lower(lock, (from, to), to_protect(&seen), asked_at, answer).await;
         match set.await {
             Ok(Ok(())) => Ok(true),
             Ok(Err(error)) => Err(error),
@@ -275,11 +283,12 @@ impl Protection {
         }
         let group = &seen.name;
         let _size = self.groups.lock(group).await;
+        let asked_at = self.clock.wall();
         // Somebody may have set it before it was locked.
         let Some(seen) = self.describe(group).await? else { return Ok(false) };
         let from = seen.desired;
         let Some(to) = raised(&seen) else { return Ok(live(&seen) <= from) };
-        self.set(group, to).await?;
+        self.set(group, to, asked_at).await?;
         self.note(Change::Desired { group: group.clone(), from, to });
         // Another one may come after this one.
         self.pending.update(group, |pending| pending.size = Some(to));
