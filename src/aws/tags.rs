@@ -49,10 +49,17 @@ impl Aws {
         }
     }
 
-    /// Removes the tag from instances, whatever its value; a missing tag is no error.
-    pub async fn untag_instances(&self, instances: &[InstanceId], key: &str) -> Result<(), AwsError> {
+    /// Removes the tag from instances, where it has this value; another value, or no tag, is no error.
+    ///
+    /// Source: [DeleteTags](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteTags.html).
+    pub async fn untag_instances(
+        &self,
+        instances: &[InstanceId],
+        key: &str,
+        value: &str,
+    ) -> Result<(), AwsError> {
         for batch in instances.chunks(RESOURCES_A_CALL) {
-            let tag = Tag::builder().key(key).build();
+            let tag = Tag::builder().key(key).value(value).build();
             let call = self
                 .ec2
                 .delete_tags()

@@ -1,4 +1,4 @@
-//! Sizes that a process is about to set in a group when it is stopped, while others set another one.
+//! Sizes that two processes set in one group, and one that was stopped while it was about to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,18 +7,106 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ebbtide::aws::Aws;
 use ebbtide::clock::Clock;
+use ebbtide::groups::protection::PROTECTION_TAG;
+use ebbtide::groups::{Group, Snapshot};
 use ebbtide::sim::aws::{Aws as SimulatedAws, Behaviour, Operation, Timing};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client};
 use ebbtide::sim::span::Span;
 use jiff::SignedDuration;
 
-use crate::protection::{Own, Short};
+use crate::protection::{Own, Short, guarded, ids, somebody};
 use crate::scene::{GROUP, group, late_launch};
+
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// A short group that looks for a victim so long after its size went down.
 async fn looking_after(seconds: u64) -> Short {
     let scale_in = Span::exactly(Duration::from_secs(seconds));
     Short::of(group(GROUP, 3).timing(Timing { scale_in, ..Timing::PUBLISHED })).await
+}
+
+fn own(short: &Short) -> Own {
+    Own::with(somebody(&short.scene.world), short.scene.world.clock.clone())
+}
+
+/// An instance comes after all, right before the group looks for a victim for the size that was set just now.
+async fn comes_before_the_look(short: &Short, seconds: u64) {
+    tokio::time::sleep(Duration::from_millis(1_000 * seconds - 500)).await;
+    short.scene.world.aws.script(late_launch);
+}
+
+/// The first one's two minutes are over by then.
+#[tokio::test(start_paused = true)]
+async fn a_size_that_another_process_lowers_a_minute_later_costs_nobody_when_the_first_ones_time_is_over() {
+    for looks in 60..=75 {
+        let short = looking_after(looks).await;
+        let (first, second, world) = (own(&short), own(&short), &short.scene.world);
+        let course = async {
+            first.lower_to(world, 4).await.expect("lowered");
+            tokio::time::sleep(MINUTE).await;
+            second.lower_to(world, 3).await.expect("lowered");
+            comes_before_the_look(&short, looks).await;
+        };
+        tokio::join!(course, first.release(), second.release());
+        short.keeps_those_from_before().await;
+    }
+}
+
+/// It knows what is protected by its marks alone, and not since when.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_takes_marks_over_leaves_those_alone_that_another_one_needs_for_its_next_size() {
+    for looks in 65..=80 {
+        let short = looking_after(looks).await;
+        let (first, leader, world) = (own(&short), own(&short), &short.scene.world);
+        let course = async {
+            first.lower_to(world, 4).await.expect("lowered");
+            let seen = loop {
+                let seen = somebody(world).describe_group_now(&GROUP.into()).await.expect("described");
+                if let Some(seen) = seen.filter(|seen| seen.instances.len() >= 3) {
+                    break seen;
+                }
+            };
+            let seen = Group { asg: Arc::new(seen), ..Group::default() };
+            leader.groups.publish(Snapshot::new(leader.clock.now(), [Arc::new(seen)]));
+            tokio::time::sleep(MINUTE).await;
+            first.lower_to(world, 3).await.expect("lowered");
+            comes_before_the_look(&short, looks).await;
+        };
+        tokio::join!(course, first.release(), leader.release());
+        short.keeps_those_from_before().await;
+    }
+}
+
+/// An AWS for which another process marks an instance anew before a mark is taken off.
+struct MarkedAnew(SimulatedAws, String);
+
+const ANEW: &str = "2026-01-01T00:05:00Z";
+
+#[async_trait]
+impl Service for MarkedAnew {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        if request.body().starts_with(b"Action=DeleteTags") {
+            let other = Aws::at(aws_client(Arc::new(self.0.clone())));
+            other
+                .tag_instances(&ids(std::slice::from_ref(&self.1)), PROTECTION_TAG, ANEW)
+                .await
+                .expect("marked");
+        }
+        self.0.call(request).await
+    }
+}
+
+/// Without it, the next run would not find what the other one leaves if it is killed.
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_another_process_has_put_on_an_instance_meanwhile_stays() {
+    let short = looking_after(60).await;
+    let (world, anew) = (&short.scene.world, short.before[1].clone());
+    let aws = Aws::at(aws_client(Arc::new(MarkedAnew(world.aws.clone(), anew.clone()))));
+    let own = Own::with(aws, world.clock.clone());
+    own.lower_to(world, 3).await.expect("lowered");
+    assert_eq!(guarded(world, GROUP)[1].len(), 2);
+    own.release().await;
+    assert_eq!(guarded(world, GROUP)[1], [anew].into());
 }
 
 /// The AWS of a process that is stopped for so long when it is told of the group for the `nth` time, while somebody sets another size, and

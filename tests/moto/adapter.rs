@@ -198,8 +198,10 @@ async fn instances_are_tagged_found_by_it_and_untagged() {
     moto.aws.tag_instances(&ids, "adapter/mark", "now").await.expect("tagged");
     moto.aws.tag_instances(&ids[..1], "adapter/other", "now").await.expect("tagged");
     assert_eq!(found().await, ids);
+    moto.aws.untag_instances(&ids, "adapter/mark", "then").await.expect("another value is not touched");
+    assert_eq!(found().await, ids);
     for _ in 0..2 {
-        moto.aws.untag_instances(&ids[..2], "adapter/mark").await.expect("untagged, or nothing to do");
+        moto.aws.untag_instances(&ids[..2], "adapter/mark", "now").await.expect("untagged, or nothing to do");
         assert_eq!(found().await, ids[2..]);
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 
 use super::tag::PROTECTION_TAG;
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Operation};
@@ -30,16 +29,16 @@ pub(super) async fn protect(
 }
 
 /// Tags instances. Also whether they may have the tag afterwards: none has if EC2 refused.
-pub(super) async fn tag(aws: &Aws, instances: &[InstanceId], now: Timestamp) -> (Result<(), AwsError>, bool) {
-    let value = now.to_string();
-    let call = aws.tag_instances(instances, PROTECTION_TAG, &value).boxed();
+pub(super) async fn tag(aws: &Aws, instances: &[InstanceId], value: &str) -> (Result<(), AwsError>, bool) {
+    let call = aws.tag_instances(instances, PROTECTION_TAG, value).boxed();
     let result = within(TAG_WITHIN, Operation::CreateTags, call).await;
     let may_have_it = !instances.is_empty() && result.as_ref().err().is_none_or(AwsError::is_transient);
     (result, may_have_it)
 }
 
-pub(super) async fn untag(aws: &Aws, instances: &[InstanceId]) -> Result<(), AwsError> {
-    within(WITHIN, Operation::DeleteTags, aws.untag_instances(instances, PROTECTION_TAG).boxed()).await
+/// Takes the tag with this value off: one that another process has put in its place stays.
+pub(super) async fn untag(aws: &Aws, instances: &[InstanceId], value: &str) -> Result<(), AwsError> {
+    within(WITHIN, Operation::DeleteTags, aws.untag_instances(instances, PROTECTION_TAG, value).boxed()).await
 }
 
 /// Tagged instances of the whole account, with the tag's value.

@@ -6,6 +6,8 @@
 //!   restart the old value is not known, and nothing is raised.
 //! - An instance has the tag [`PROTECTION_TAG`] from before it is protected until after it is released. By the tag the next run
 //!   finds what a killed one has left. Tags older than a day do not count: whoever may tag instances could strip protection with them.
+//! - Another replica that lowers the size meanwhile protects only who is not protected yet, and relies on the rest: a smaller size that is
+//!   described counts as one of our own, and a tag that has another value by now is the other one's.
 //! - Only instances with the tag, or protected by this process, are released; others are somebody else's, and so are tagged
 //!   instances outside our groups.
 //! - Everything here holds the lock of the group's protection, and that of its size only to set one: taking protection off takes several
@@ -126,11 +128,11 @@ impl Protection {
         mut answer: oneshot::Sender<Result<(), AwsError>>,
     ) {
         let LowerLock { protection: lock, size } = lock;
-        let group = lock.group();
-        let (result, tagged) = calls::tag(&self.aws, &instances, self.clock.cluster()).await;
+        let (group, tag) = (lock.group(), self.clock.cluster().to_string());
+        let (result, tagged) = calls::tag(&self.aws, &instances, &tag).await;
         self.note_tagging(result.as_ref().err());
         let before = self.pending.get(group);
-        self.pending.add(group, instances.iter().cloned(), tagged, None);
+        self.pending.add(group, instances.iter().cloned(), Some(&*tag).filter(|_| tagged), None);
 
         let mut protecting = pin!(self.protect(group, &instances, true));
         let protected = tokio::select! {
@@ -168,14 +170,14 @@ impl Protection {
         // Nobody listens if the caller has given up.
         let _ = answer.send(set);
         if is_set {
-            self.pending.add(group, None, tagged, Some((from, to)));
+            self.pending.add(group, None, None, Some((from, to)));
             self.raise_after_lowering(group).await;
         } else if is_refused {
             // Certainly without effect: no need to hold.
             self.pending.was_not_set(group, before, Duration::ZERO);
         } else {
             // It may have been set all the same.
-            self.pending.add(group, None, tagged, Some((from, to)));
+            self.pending.add(group, None, None, Some((from, to)));
         }
         self.pending.notify();
     }
@@ -358,7 +360,7 @@ impl Protection {
                     );
                 }
                 if let Released::AllBut { left, missed } = released {
-                    (pending.instances, pending.missed) = (left, missed);
+                    pending.keep(left, missed);
                     // Once the others are released, the size is nobody's concern.
                     pending.size = pending.size.filter(|_| pending.is_held());
                 }
@@ -390,6 +392,8 @@ impl Protection {
             let released = Released::AllBut { left: all.clone(), missed: all };
             return Ok(if are_gone { Released::All } else { released });
         };
+        self.pending.update(group, |pending| pending.note_described(seen.desired));
+        let Some(pending) = &self.pending.get(group) else { return Ok(Released::None) };
         let raised = self.raise(&seen, pending).await;
         let has_newcomers = self.protect_newcomers(&seen, pending).await;
         let has_surplus = !raised?;
@@ -403,8 +407,8 @@ impl Protection {
         };
         self.protect(group, &ids(is_to_be_released), false).await?;
         let done = ids(|instance| !is_to_be_released_later(instance));
-        if pending.tagged {
-            calls::untag(&self.aws, &done).await?;
+        for (tag, instances) in pending.tags_of(&done) {
+            calls::untag(&self.aws, &instances, tag).await?;
         }
         let later = ids(is_to_be_released_later);
         // What is missing once may be there all the same.
@@ -431,11 +435,10 @@ impl Protection {
         if newcomers.is_empty() {
             return false;
         }
-        let (_, tagged) = calls::tag(&self.aws, &newcomers, self.clock.cluster()).await;
-        self.pending.update(group, |pending| {
-            pending.instances.extend(newcomers.iter().cloned());
-            pending.tagged |= tagged;
-        });
+        let tag = self.clock.cluster().to_string();
+        let (_, tagged) = calls::tag(&self.aws, &newcomers, &tag).await;
+        let tag = Some(&*tag).filter(|_| tagged);
+        self.pending.update(group, |pending| pending.extend(newcomers.iter().cloned(), tag));
         if let Err(error) = self.protect(group, &newcomers, true).await {
             tracing::warn!(
                 group = group.as_str(),

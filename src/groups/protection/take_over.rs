@@ -81,7 +81,7 @@ fn add_left(
     for (instance, value) in tagged {
         let Some(Place { group, .. }) = view.by_instance.get(&instance) else { continue };
         match tag::age(&value, now) {
-            Some(age) if age > at_work => pending.take_over(group, instance),
+            Some(age) if age > at_work => pending.take_over(group, instance, &value),
             Some(_) => {}
             None => {
                 if warned.insert((instance.clone(), value.clone())) {
