@@ -4,7 +4,7 @@
 //! Works from what AWS describes: it goes on while the API server is down and before a restarted program has seen a Node. Where descriptions
 //! are missing or late, the records of Nodes, messages and heartbeats that AWS takes say what is held. If an instance has no
 //! Node, its hook is completed once nothing runs on it any more ([`nodeless`]); if its group retains it, it is terminated then, as nobody
-//! else would end it. This module also finds out since when each instance is held ([`held_since`](super::held_since)), from which deadlines
+//! else would end it. This module also finds out since when each instance is held ([`since`]), from which deadlines
 //! count, whatever the record says, and when a hold ends because AWS accepts no heartbeats.
 
 mod held;
