@@ -83,18 +83,19 @@ const WORKERS: usize = 4;
 const ENOUGH_FILES: u64 = 4_096;
 
 /// Raises the limit of open files as far as this process may, as programs in Go do, and warns if it stays low. Containers start with 1,024
-/// under containerd 2 where nobody has set more.
+/// under containerd 2 where nobody has set more. Where the hard limit is none, some systems take no such soft one, but enough.
 ///
 /// Source: [`syscall/rlimit.go`](https://github.com/golang/go/blob/master/src/syscall/rlimit.go).
 pub fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let before = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: before.maximum, ..before };
-    let now = setrlimit(Resource::Nofile, raised).map_or(before, |()| raised);
-    if let Some(files) = now.current.filter(|files| *files < ENOUGH_FILES) {
+    let is_taken =
+        |current: &Option<u64>| setrlimit(Resource::Nofile, Rlimit { current: *current, ..before }).is_ok();
+    let raised = [before.maximum, Some(ENOUGH_FILES)].into_iter().find(is_taken);
+    if let Some(files) = raised.unwrap_or(before.current).filter(|files| *files < ENOUGH_FILES) {
         tracing::warn!(
             files,
-            "few files may be open at once: many nodes that leave together need more, one each"
+            "few files may be open at once, and each node that leaves needs one: raise the hard limit (LimitNOFILE of the container runtime)"
         );
     }
 }

@@ -331,38 +331,39 @@ impl Instance {
 }
 
 /// A text that says something: an empty element, as some endpoints write for what is not there, says nothing.
-fn said(text: Option<&String>) -> Option<String> {
-    text.filter(|text| !text.is_empty()).cloned()
+fn said(text: Option<&str>) -> Option<&str> {
+    text.filter(|text| !text.is_empty())
 }
 
 fn launched_from(from: &asg::Instance) -> Option<Revision> {
-    let Some(template) = from.launch_template.as_ref().filter(|template| TemplateRef::of(template).is_some())
-    else {
-        return said(from.launch_configuration_name.as_ref()).map(Revision);
+    let names_one = |of: &&asg::LaunchTemplateSpecification| {
+        said(of.launch_template_id()).or(said(of.launch_template_name())).is_some()
     };
-    let (id, version) = (said(template.launch_template_id.as_ref())?, template.version.as_ref()?);
+    let Some(template) = from.launch_template().filter(names_one) else {
+        return said(from.launch_configuration_name()).map(|name| Revision(name.to_owned()));
+    };
+    let (id, version) = (said(template.launch_template_id())?, template.version()?);
     version.parse::<u64>().ok()?;
-    Some(Revision::of_template(&id, version))
+    Some(Revision::of_template(id, version))
 }
 
 impl Launch {
     fn of(from: &asg::AutoScalingGroup) -> Self {
         let mixed = from.mixed_instances_policy.as_ref();
         let base = mixed.and_then(|policy| policy.launch_template.as_ref());
-        let of_policy = || base.and_then(|base| base.launch_template_specification.as_ref());
-        let own = from.launch_template.as_ref().and_then(TemplateRef::of);
-        let template = own.or_else(|| of_policy().and_then(TemplateRef::of));
-        let configuration = || said(from.launch_configuration_name.as_ref()).map(Source::Configuration);
-        let source = template.map(Source::Template).or_else(configuration);
+        let of_policy = base.and_then(|base| base.launch_template_specification());
+        let template = [from.launch_template(), of_policy].into_iter().flatten().find_map(TemplateRef::of);
+        let configuration = || said(from.launch_configuration_name()).map(str::to_owned);
+        let source = template.map(Source::Template).or_else(|| configuration().map(Source::Configuration));
         let overrides = base
             .map(asg::LaunchTemplate::overrides)
             .unwrap_or_default()
             .iter()
             .map(|line| Override {
-                instance_type: said(line.instance_type.as_ref()),
+                instance_type: said(line.instance_type()).map(str::to_owned),
                 requirements: line.instance_requirements.as_ref().map(Requirements::of_group),
                 template: line.launch_template_specification.as_ref().and_then(TemplateRef::of),
-                image: said(line.image_id.as_ref()),
+                image: said(line.image_id()).map(str::to_owned),
             })
             .collect();
         // A policy without a distribution means On-Demand only:
@@ -391,11 +392,12 @@ impl Launch {
 
 impl TemplateRef {
     fn of(from: &asg::LaunchTemplateSpecification) -> Option<Self> {
-        let id = said(from.launch_template_id.as_ref()).map(TemplateId::Id);
-        let template = id.or_else(|| said(from.launch_template_name.as_ref()).map(TemplateId::Name))?;
+        let id = said(from.launch_template_id()).map(|id| TemplateId::Id(id.to_owned()));
+        let name = || said(from.launch_template_name()).map(|name| TemplateId::Name(name.to_owned()));
+        let template = id.or_else(name)?;
         // Without a version, the default one is used:
         // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateSpecification.html
-        Some(Self { template, version: said(from.version.as_ref()).unwrap_or_else(|| "$Default".to_owned()) })
+        Some(Self { template, version: said(from.version()).unwrap_or("$Default").to_owned() })
     }
 
     /// Whether the version is a number, whose content never changes.

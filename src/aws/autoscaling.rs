@@ -99,7 +99,8 @@ impl Aws {
         let mut found = Vec::new();
         if let [name] = names {
             if !is_unknown(&refusal) {
-                tracing::warn!(group = name.as_str(), error = %chain(&refusal), "a group that is no longer listed is refused by name: it counts as deleted");
+                // Each refresh asks again; what that comes to, the discovery tells once.
+                tracing::debug!(group = name.as_str(), error = %chain(&refusal), "a group is refused by name: it counts as missing");
             }
             return Ok(found);
         }

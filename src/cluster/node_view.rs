@@ -75,7 +75,8 @@ pub struct NodeView {
 /// to fit into four.
 const LONGEST_PROVIDER_ID: usize = 128;
 
-/// How the name of a pod's place on Fargate begins, the last part of the provider id of its Node.
+/// How the provider ids of AWS begin, and on Fargate the last part of them.
+const AWS: &str = "aws://";
 const FARGATE: &str = "fargate-";
 
 /// Prefixes of the provider ids of machines that are certainly none of AWS's: EKS Hybrid Nodes, clouds whose controllers write the ids of
@@ -90,7 +91,8 @@ const ELSEWHERE: [&str; 6] = ["eks-hybrid:///", "azure://", "gce://", "openstack
 /// Whether a provider id without an instance is certainly of no machine of EC2.
 fn is_elsewhere(provider_id: &str) -> bool {
     let last = provider_id.rsplit('/').next().unwrap_or(provider_id);
-    last.starts_with(FARGATE) || ELSEWHERE.iter().any(|scheme| provider_id.starts_with(scheme))
+    provider_id.starts_with(AWS) && last.starts_with(FARGATE)
+        || ELSEWHERE.iter().any(|scheme| provider_id.starts_with(scheme))
 }
 
 impl From<&Node> for NodeView {

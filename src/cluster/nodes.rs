@@ -692,7 +692,15 @@ mod tests {
             "kwok://n",
             "kwok:n",
         ];
-        let unknown = ["", "k3s://n", "rke2://n", "aws:///z1/ip-10-0-0-1", "ip-10-0-0-1", "gcex://p/z/n"];
+        let unknown = [
+            "",
+            "k3s://n",
+            "rke2://n",
+            "aws:///z1/ip-10-0-0-1",
+            "ip-10-0-0-1",
+            "gcex://p/z/n",
+            "k3s://fargate-1",
+        ];
         for (text, expected) in
             known.map(|text| (text, None)).into_iter().chain(unknown.map(|text| (text, Some("n"))))
         {

@@ -59,8 +59,6 @@ struct Slot {
     flight: tokio::sync::Mutex<LookedUp>,
     known: Mutex<Option<Arc<Known>>>,
     want: Mutex<Want>,
-    /// When a look-up began last, whatever came of it.
-    tried: Mutex<Option<Timestamp>>,
 }
 
 /// What the last look-ups of a group's hooks came to.
@@ -73,6 +71,11 @@ struct LookedUp {
 }
 
 impl LookedUp {
+    /// When AWS was asked last, whatever came of it.
+    fn tried(&self) -> Option<Timestamp> {
+        self.answered.max(self.failed.as_ref().map(|(ended, _)| *ended))
+    }
+
     /// The failure of a look-up that somebody waited for since `since`.
     fn failed_since(&self, since: Timestamp) -> Result<(), AwsError> {
         match &self.failed {
@@ -342,7 +345,6 @@ impl Hooks {
         looked_up: &mut LookedUp,
     ) -> Result<TerminatingHooks, AwsError> {
         let looked_at = self.clock.now();
-        *slot.tried.lock() = Some(looked_at);
         match self.aws.lifecycle_hooks(group).await {
             Ok(hooks) => {
                 *looked_up = LookedUp { answered: Some(looked_at), failed: None };
@@ -432,16 +434,17 @@ impl Hooks {
         let mut due: Vec<_> = snapshot
             .groups
             .values()
-            .map(|group| (self.slot(&group.asg.name), group.asg.instances.is_empty(), group))
-            .filter(|(slot, ..)| slot.known().is_none_or(|known| elapsed(known.looked_at, now) >= FRESH))
-            .map(|(slot, is_empty, group)| (*slot.tried.lock(), is_empty, group))
+            .filter_map(|group| {
+                let slot = self.slot(&group.asg.name);
+                let is_due = slot.known().is_none_or(|known| elapsed(known.looked_at, now) >= FRESH);
+                // One that somebody is asking about is left to that: others wait for the next refresh.
+                let tried = slot.flight.try_lock().ok().filter(|_| is_due)?.tried();
+                Some((tried, group.asg.instances.is_empty(), &group.asg.name))
+            })
             .collect();
         // Groups never looked up sort first (`None` is least).
-        due.sort_by_key(|&(tried, is_empty, group)| (tried, is_empty, group.asg.name.clone()));
-        // One that somebody is asking about is left to that: others wait for the next refresh.
-        let is_free = |group: &GroupName| self.slot(group).flight.try_lock().is_ok();
-        let due = due.into_iter().filter(|(.., group)| is_free(&group.asg.name)).take(most);
-        let due = due.map(|(.., group)| self.seen_within(FRESH, &group.asg.name));
+        due.sort();
+        let due = due.into_iter().take(most).map(|(.., group)| self.seen_within(FRESH, group));
         // Each for itself: one that fails breaks off no other.
         futures::future::join_all(due).await.into_iter().try_for_each(|answer| answer.map(drop))
     }

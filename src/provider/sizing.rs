@@ -88,8 +88,8 @@ impl Sizing {
         self.heard(set).await
     }
 
-    /// Lowers it to `to`, which was decided in the same way. The instances in `protect` are protected from scale-in until AWS has acted on the new size. Work that outlives
-    /// the call keeps the locks, that of the size no longer than it needs it.
+    /// Lowers it to `to`, which was decided in the same way. The instances in `protect` are protected from scale-in until AWS has acted on
+    /// the new size. Work that outlives the call keeps the locks, that of the size no longer than it needs it.
     pub async fn lower(
         &self,
         lock: &LowerLock,

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::account::{Account, REGION, sent_to_moto};
 
 const INSTANCE: &str = "i-1234567890abcdef0";
-const AT: &str = "2026-01-27T01:43:21Z";
 
 /// Longer than the test takes.
 const HIDDEN: Duration = Duration::from_mins(10);
@@ -47,8 +46,9 @@ async fn queue_of_rules(account: &Account) -> String {
     queue
 }
 
-async fn put(source: &str, kind: &str, detail: &Value) {
-    let at: Timestamp = AT.parse().expect("a time");
+/// An event of now: moto's queue stamps messages with the real time, from which news of minutes count where they are older.
+async fn put(source: &str, kind: &str, detail: &Value) -> Timestamp {
+    let at = Timestamp::from_second(Clock::system().wall().as_second()).expect("a time");
     let entry = json!({
         "Source": source,
         "DetailType": kind,
@@ -57,6 +57,7 @@ async fn put(source: &str, kind: &str, detail: &Value) {
         "Resources": [format!("arn:aws:ec2:{REGION}:123456789012:instance/{INSTANCE}")],
     });
     called("PutEvents", &json!({ "Entries": [entry] })).await;
+    at
 }
 
 /// The detail of AWS Health's documented retirement, of this category.
@@ -140,20 +141,19 @@ async fn documented_events_come_by_the_documented_rules_and_are_understood() {
     let account = Account::open().await;
     let queue = queue_of_rules(&account).await;
     for (source, kind, detail, news) in documented() {
-        put(source, kind, &detail).await;
+        let at = put(source, kind, &detail).await;
         let received = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
         let [message] = &received[..] else { panic!("one message of {kind}: {received:?}") };
-        let (about, at) = (About::Instance(INSTANCE.into()), AT.parse().expect("a time"));
+        let about = About::Instance(INSTANCE.into());
         assert_eq!(message.content, Content::Notices(vec![Notice { about, at, news }]), "{kind}");
     }
     let block =
         json!({ "capacity-reservation-id": "cr-1234567890abcdef0", "end-date": "2026-01-27T02:23:21Z" });
-    put("aws.ec2", "Capacity Block Reservation Expiration Warning", &block).await;
+    let at = put("aws.ec2", "Capacity Block Reservation Expiration Warning", &block).await;
     let received = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
     let about = About::CapacityReservation("cr-1234567890abcdef0".to_owned());
     let news = News::CapacityEnds("2026-01-27T01:53:21Z".parse().expect("a time"));
-    let notice = Notice { about, at: AT.parse().expect("a time"), news };
-    assert_eq!(received[0].content, Content::Notices(vec![notice]));
+    assert_eq!(received[0].content, Content::Notices(vec![Notice { about, at, news }]));
 
     // What ends no instance does not come.
     let launch = json!({ "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING" });

@@ -16,6 +16,7 @@ impl Status {
     /// What this process knows now.
     pub fn of(shared: &Shared) -> Self {
         let (now, cluster_now) = (shared.clock.now(), shared.clock.cluster());
+        let nodes = shared.nodes.all();
         Self {
             version: env!("CARGO_PKG_VERSION"),
             at: cluster_now,
@@ -23,8 +24,8 @@ impl Status {
             leader: leader(shared),
             known: known(shared, now),
             scale_ins: scale_ins(shared, cluster_now),
-            autoscaler_drains: AutoscalerDrain::among(shared.nodes.all().iter().map(AsRef::as_ref)),
-            cordoned: Cordoned::among(shared.nodes.all().iter().map(AsRef::as_ref)),
+            autoscaler_drains: AutoscalerDrain::among(nodes.iter().map(AsRef::as_ref)),
+            cordoned: Cordoned::among(nodes.iter().map(AsRef::as_ref)),
             ended: shared.history.ended().iter().map(Ended::of).collect(),
             groups: groups(shared),
             queues: queues(shared, now),
