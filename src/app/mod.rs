@@ -91,7 +91,8 @@ pub fn raise_open_files() {
     let before = getrlimit(Resource::Nofile);
     let is_taken =
         |current: &Option<u64>| setrlimit(Resource::Nofile, Rlimit { current: *current, ..before }).is_ok();
-    let raised = [before.maximum, Some(ENOUGH_FILES)].into_iter().find(is_taken);
+    let enough = before.current.is_some_and(|now| now < ENOUGH_FILES).then_some(Some(ENOUGH_FILES));
+    let raised = [before.maximum].into_iter().chain(enough).find(is_taken);
     if let Some(files) = raised.unwrap_or(before.current).filter(|files| *files < ENOUGH_FILES) {
         tracing::warn!(
             files,

@@ -8,6 +8,7 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::time::sleep;
 
+use super::error::NO_CODE;
 use super::lifecycle_hook::TERMINATING;
 use super::retry::{LOOK_UP, ONCE, Patience, READ_NOW, REFRESH, SET_SIZE, TERMINATE, WRITE};
 use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
@@ -44,9 +45,10 @@ fn is_unknown(error: &AwsError) -> bool {
     matches!(error, AwsError::NoSuchGroup { .. })
 }
 
-/// The same of an endpoint in AWS's place, which may refuse the name of a deleted group in words of its own.
+/// The same of an endpoint in AWS's place, which may refuse the name of a deleted group in words of its own. What has no code is no word of
+/// such an endpoint, but of something on the way to it.
 fn is_unknown_in_any_words(error: &AwsError) -> bool {
-    is_unknown(error) || matches!(error, AwsError::Other { .. })
+    is_unknown(error) || matches!(error, AwsError::Other { code, .. } if code != NO_CODE)
 }
 
 impl Aws {
@@ -482,5 +484,11 @@ mod tests {
         let found = aws.describe_groups_left(&names).await.expect("the other one");
         assert_eq!(found.iter().map(|group| group.name.as_str()).collect::<Vec<_>>(), ["web"]);
         assert!(aws.describe_groups(&names).await.is_err(), "whoever names groups is told");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_of_something_on_the_way_to_aws_tells_of_no_group() {
+        let aws = answering(|_| (403, "<html><body>Forbidden</body></html>".to_owned()));
+        assert!(aws.describe_groups_left(&["web".into()]).await.is_err());
     }
 }

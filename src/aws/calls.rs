@@ -68,9 +68,9 @@ struct Called {
     operation: Operation,
 }
 
-/// AWS answers most calls within some tenths of a second; attempts time out after 3 to 10 s. A receive from a queue waits
-/// for 20 s while there is no message: above the last.
-const BUCKETS: [f64; 8] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// AWS answers most calls within some tenths of a second; attempts time out after 3 to 5 s, and those of a refresh after 30 s.
+/// A receive from a queue waits for 20 s while there is no message.
+const BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// Counters and timers of AWS calls. Clones share them.
 #[derive(Clone, Debug)]

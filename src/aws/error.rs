@@ -161,7 +161,7 @@ const IN_TROUBLE: [u16; 2] = [500, 503];
 const INVALID: &str = "ValidationError";
 
 /// Stands for the code of an answer that has none.
-const NO_CODE: &str = "NoCode";
+pub(super) const NO_CODE: &str = "NoCode";
 
 /// HTTP's status for throttling.
 const TOO_MANY_REQUESTS: u16 = 429;

@@ -76,7 +76,7 @@ impl Hook {
 
     /// `None` if it is for another transition, or of another group, which AWS was not asked for.
     pub(super) fn from_sdk(group: &GroupName, from: asg::LifecycleHook) -> Option<Self> {
-        let is_of_it = from.auto_scaling_group_name.as_deref().is_none_or(|of| group == of);
+        let is_of_it = from.auto_scaling_group_name.as_deref().is_none_or(|of| of.is_empty() || group == of);
         if !is_of_it || from.lifecycle_transition.as_deref() != Some(TERMINATING) {
             return None;
         }
@@ -119,7 +119,7 @@ mod tests {
                 .set_auto_scaling_group_name(group.map(str::to_owned));
             Hook::from_sdk(&"g".into(), described.build()).is_some()
         };
-        assert_eq!([of(Some("g")), of(None), of(Some("another"))], [true, true, false]);
+        assert_eq!([of(Some("g")), of(None), of(Some("")), of(Some("another"))], [true, true, true, false]);
     }
 
     #[test]

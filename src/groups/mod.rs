@@ -42,8 +42,10 @@ use crate::template::{Template, TemplateError};
 /// All groups, as one refresh showed them. Immutable; a newer one replaces it whole.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When the refresh began.
+    /// When the refresh began ...
     pub taken_at: Timestamp,
+    /// ... by the wall clock, which goes on while the machine is suspended.
+    pub asked_at: Timestamp,
     /// Whether templates were looked up too: not while the first refresh is under way.
     pub is_complete: bool,
     /// By name.
@@ -96,7 +98,7 @@ impl Snapshot {
             instances.map(|(index, instance)| (instance.id.clone(), place(index))).collect::<Vec<_>>()
         };
         let by_instance = places.unwrap_or_else(|| Arc::new(groups.values().flat_map(places_of).collect()));
-        Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
+        Self { taken_at, asked_at: taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
     /// Whether both certainly have the same instances in the same places: they share one map of them.
@@ -116,7 +118,8 @@ impl Snapshot {
     fn completed(&self, groups: impl IntoIterator<Item = Group>) -> Self {
         let groups = groups.into_iter().map(|group| (group.asg.name.clone(), Arc::new(group))).collect();
         let by_instance = Arc::clone(&self.by_instance);
-        Self { taken_at: self.taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
+        let &Self { taken_at, asked_at, .. } = self;
+        Self { taken_at, asked_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
     /// The same with the groups that have disappeared since `before`. Each is kept for at least one more refresh.

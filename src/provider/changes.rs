@@ -101,7 +101,8 @@ impl Provider {
             _ => false,
         };
         let view = self.view()?;
-        let age = elapsed(view.taken_at, self.clock.now());
+        // A machine that was suspended finds its connections dead, and its own clock where it stood.
+        let age = elapsed(view.taken_at, self.clock.now()).max(elapsed(view.asked_at, self.clock.wall()));
         let shows_all =
             !self.visits.may_be_unseen(view.taken_at) && self.groups.is_clear(name, view.taken_at);
         if !(passes && age <= RECENT && shows_all) {

@@ -49,11 +49,13 @@ enum Beat {
     ok,
     /// The hook holds the instance no more: it was completed, or its time is over.
     over,
+    /// AWS throttled it, or did not answer, and may take the next one.
+    retried,
     failed,
 }
 
 impl Beat {
-    const ALL: [Self; 3] = [Self::ok, Self::over, Self::failed];
+    const ALL: [Self; 4] = [Self::ok, Self::over, Self::retried, Self::failed];
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -261,12 +263,20 @@ impl Metrics {
         self.panics.inc();
     }
 
-    /// A heartbeat for an instance of a group was answered, with so much of the hook's time-out left, if that is known.
-    pub(super) fn beat(&self, group: &GroupName, answer: &Result<(), AwsError>, left: Option<Duration>) {
+    /// A heartbeat for an instance of a group was answered, with so much of the hook's time-out left, if that is known. `is_retried`: the
+    /// next one may be taken yet.
+    pub(super) fn beat(
+        &self,
+        group: &GroupName,
+        answer: &Result<(), AwsError>,
+        is_retried: bool,
+        left: Option<Duration>,
+    ) {
         let outcome = match answer {
             Ok(()) => Beat::ok,
             Err(AwsError::NoActiveHook { .. }) => Beat::over,
             Err(AwsError::DryRun { .. }) => return,
+            Err(_) if is_retried => Beat::retried,
             Err(_) => Beat::failed,
         };
         if self.beating.lock().insert(group.clone()) {
@@ -508,7 +518,7 @@ mod tests {
     fn heartbeats_of_groups_that_are_not_there_any_more_are_not_shown() {
         let metrics = Metrics::default();
         for group in ["a", "b"] {
-            metrics.beat(&group.into(), &Ok(()), None);
+            metrics.beat(&group.into(), &Ok(()), false, None);
         }
         metrics.keep_groups(|group| group == "b");
         let page = page(&metrics, Arc::default());

@@ -119,3 +119,18 @@ async fn no_size_is_set_that_was_decided_from_a_description_from_before_a_pause(
         call().await.expect("by a description of now");
     }
 }
+
+/// Dead connections, and a last refresh that is hours old though the machine's own clock stood still.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_suspended_sets_no_size_by_what_it_saw_before() {
+    for suspended in [false, true] {
+        let world = World::with(web(3).in_service(&["i-1"]));
+        world.aws.hang(&[Operation::DescribeAutoScalingGroups], true);
+        if suspended {
+            world.clock.step(SignedDuration::from_hours(1));
+        }
+        let answer = world.increase(1).await;
+        assert_eq!(answer.is_err(), suspended, "{answer:?}");
+        assert_eq!(world.aws.group(GROUP).expect("there").desired, if suspended { 3 } else { 4 });
+    }
+}

@@ -166,8 +166,15 @@ async fn what_a_drain_asks_for_and_waits_for_is_counted() {
         "{age} s, {since} to {by_now} s after the first eviction"
     );
 
+    // One that AWS throttles now and then is no failure.
+    world.aws.throttle_next(Operation::RecordLifecycleActionHeartbeat, 1);
+    scene.until_it_tells(r#"ebbtide_lifecycle_heartbeats_total{group="web",outcome="retried"}"#, 1.0).await;
+    let taken = beats(world);
+    scene.until(|w| beats(w) > taken).await;
+    let failed = r#"ebbtide_lifecycle_heartbeats_total{group="web",outcome="failed"}"#;
+    assert_eq!(value(&scene.scrape().await, failed), Some(0.0));
     world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
-    scene.until_it_tells(r#"ebbtide_lifecycle_heartbeats_total{group="web",outcome="failed"}"#, 2.0).await;
+    scene.until_it_tells(failed, 2.0).await;
 }
 
 #[tokio::test(start_paused = true)]

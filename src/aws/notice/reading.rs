@@ -35,8 +35,10 @@ const LONGEST_ID: usize = 34;
 /// Source: [Monitor interruptible Capacity
 /// Reservations](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitor-interruptible-cr.html).
 const INTERRUPTION: SignedDuration = SignedDuration::from_mins(2);
-/// A time further back than this from when a message about one instance was sent is not the one at which AWS wrote it.
-const SENT_WITHIN: SignedDuration = SignedDuration::from_mins(10);
+/// How long EventBridge tries to deliver an event, and an hour.
+///
+/// Source: [Retrying event delivery](https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-rule-retry-policy.html).
+const DELIVERED_WITHIN: SignedDuration = SignedDuration::from_hours(25);
 /// From a Capacity Block's warning until its instances begin to be terminated, and from then to its end date. For UltraServers both are
 /// half an hour earlier.
 ///
@@ -48,7 +50,7 @@ const BLOCK_ENDS_EARLY: SignedDuration = SignedDuration::from_mins(30);
 
 impl Content {
     /// Reads a message's body. If it has no time that can be read, the time at which it was `sent` counts: people
-    /// write messages too, and a warning must not be lost for that. Texts from the body are quoted, without control characters, and short.
+    /// write messages too, and a warning must not be lost for that. The same for one of years ago, as examples have it. Texts from the body are quoted, without control characters, and short.
     pub fn read(body: &str, sent: Timestamp) -> Self {
         read(body, sent).unwrap_or_else(Self::Malformed)
     }
@@ -112,8 +114,12 @@ fn of_event(kind: &str, event: &Value, sent: Timestamp) -> Result<Content, Strin
         other => return Ok(Content::Nothing(format!("event {}", quoted(other)))),
     };
     let about = About::Instance(instance(required(detail, "instance-id")?)?);
-    // These count for minutes: a time further back is that of a relay, a test or a wrong clock. Acting on it is safe, and dropping it is not.
-    let at = if later(at, SENT_WITHIN) < sent { sent } else { at };
+    // A time that no delivery explains is that of a test or a wrong clock: acting on a warning is safe, and dropping it is not. A stop
+    // undoes what has started since.
+    let is_warning = matches!(news, News::SpotInterruption | News::RebalanceRecommendation);
+    let is_replayed = event.get("replay-name").is_some();
+    let is_undated = is_warning && !is_replayed && later(at, DELIVERED_WITHIN) < sent;
+    let at = if is_undated { sent } else { at };
     Ok(Content::Notices(vec![Notice { about, at, news }]))
 }
 

@@ -1,7 +1,7 @@
 //! The shapes that AWS documents, and everything else that may be in a queue.
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -436,17 +436,39 @@ fn names_that_cannot_be_are_malformed() {
 }
 
 #[test]
-fn a_notice_without_a_time_or_with_one_of_long_ago_is_one_of_when_it_was_sent() {
+fn a_notice_without_a_time_is_one_of_when_it_was_sent() {
     for body in documented().iter().filter(|body| body.contains(AT)) {
         for time in ["", "yesterday", "2026-01-27T01:43:21"] {
             let body = body.replace(AT, time);
             assert_eq!(notices(&body)[0].at, sent(), "{body}");
         }
     }
-    // As in AWS's example of an interruption, which people send to try things out.
-    let detail = json!({ "instance-id": INSTANCE, "instance-action": "terminate" });
-    let body = event("aws.ec2", "EC2 Spot Instance Interruption Warning", &detail);
-    assert_eq!(notices(&body.replace(AT, "2021-02-03T14:05:09Z"))[0].at, sent());
+}
+
+/// AWS's examples are of years ago, and people send them to try things out. What EventBridge delivers late, or somebody replays, is as old
+/// as it says: it must not end what has started since.
+#[test]
+fn a_warning_of_years_ago_is_one_of_when_it_was_sent_and_one_of_yesterday_is_not() {
+    let detail = json!({ "instance-id": INSTANCE, "instance-action": "terminate", "state": "stopped" });
+    let (years, yesterday) = ("2021-02-03T14:05:09Z", "2026-01-26T13:43:21Z");
+    for (kind, is_warning) in [
+        ("EC2 Spot Instance Interruption Warning", true),
+        ("EC2 Instance Rebalance Recommendation", true),
+        ("EC2 Instance State-change Notification", false),
+    ] {
+        let at = |time: &str, replayed: bool| {
+            let body = event("aws.ec2", kind, &detail).replace(AT, time);
+            let mut body: Value = serde_json::from_str(&body).expect("JSON");
+            if replayed {
+                body["replay-name"] = json!("of-january");
+            }
+            notices(&body.to_string())[0].at
+        };
+        let written = |time: &str| time.parse::<Timestamp>().expect("a time");
+        assert_eq!(at(years, false), if is_warning { sent() } else { written(years) }, "{kind}");
+        assert_eq!(at(years, true), written(years), "{kind}");
+        assert_eq!(at(yesterday, false), written(yesterday), "{kind}");
+    }
 }
 
 #[test]

@@ -190,7 +190,7 @@ impl Discovery {
     /// The groups could not be described.
     pub async fn refresh(&self) -> Result<Snapshot, AwsError> {
         let mut memory = self.memory.lock().await;
-        let now = self.clock.now();
+        let (now, asked_at) = (self.clock.now(), self.clock.wall());
         let mut described = self.describe().await?;
         let unselected = self.describe_missing(&mut described).await?;
         memory.warnings.note_unselected(unselected.into_iter());
@@ -213,7 +213,7 @@ impl Discovery {
         if has_launched {
             self.launch_metrics.came(now);
         }
-        let states = self.groups.publish_states(memory.observe(&described, now));
+        let states = self.groups.publish_states(Snapshot { asked_at, ..memory.observe(&described, now) });
 
         // Everybody waits for the first refresh: it asks for no hooks. The second one comes soon.
         let is_first = !std::mem::replace(&mut memory.has_refreshed, true);

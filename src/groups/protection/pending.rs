@@ -100,7 +100,7 @@ impl PendingRelease {
 
     /// Whether it is too early for the release. `has_surplus`: the group has more instances than desired.
     pub(super) fn is_too_early(&self, has_surplus: bool) -> bool {
-        self.since.elapsed() < if has_surplus { HOLD_AT_MOST } else { self.hold }
+        self.since.elapsed() < if has_surplus { HOLD_AT_MOST.max(self.hold) } else { self.hold }
     }
 }
 
@@ -270,5 +270,22 @@ mod tests {
         assert_eq!(tags.tags_of(&both), BTreeMap::from(expected));
         all.update(&group, |pending| pending.keep(["i-2".into()].into(), BTreeSet::new()));
         assert_eq!(pending().tags_of(&both), BTreeMap::from([("theirs", vec!["i-2".into()])]));
+    }
+
+    /// As in [`calls`](super::super::calls), where AWS did not answer whether it protects them: a request that arrives late must not be the
+    /// last word.
+    #[tokio::test(start_paused = true)]
+    async fn what_may_still_be_protected_is_waited_for_though_the_group_has_more_instances_than_desired() {
+        let (all, group) = (PendingReleases::default(), GroupName::from("g"));
+        all.add(&group, ["i-1".into()], None, Some((3, 2)));
+        advance(HOLD_AT_MOST - Duration::from_secs(30)).await;
+        let before = all.get(&group);
+        all.add(&group, ["i-2".into()], None, Some((2, 1)));
+        all.was_not_set(&group, before, HOLD);
+        let is_too_early = || all.get(&group).expect("pending").is_too_early(true);
+        advance(HOLD - Duration::from_secs(1)).await;
+        assert!(is_too_early());
+        advance(Duration::from_secs(2)).await;
+        assert!(!is_too_early());
     }
 }

@@ -117,7 +117,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         shared.holds.publish(known.collect());
         // Every replica does: the leader may be cut off from AWS, or may just have died.
         ask_what_is_due(&shared, &mut held, &mut calls, &running, now);
-        let turn = start_what_is_due(&shared, &mut held, &mut joined, &mut calls, &running, now);
+        let turn = start_what_is_due(&shared, &mut held, &mut joined, &failing, &mut calls, &running, now);
         // What is due and has not begun waits for its turn, or for a call to end.
         let wakes = held.values().flat_map(|held| held.wakes_at(now)).filter(|at| *at > now);
         let next = wakes.chain(unseen_from).chain(turn).min();
@@ -168,6 +168,11 @@ struct Failing {
 }
 
 impl Failing {
+    /// Since when steps for the instance fail, if the last one did.
+    fn since(&self, instance: &InstanceId) -> Option<Timestamp> {
+        self.steps.get(instance).map(|(began, _)| *began)
+    }
+
     fn forget_all_but(&mut self, held: &BTreeMap<InstanceId, Held>) {
         self.steps.retain(|instance, _| held.contains_key(instance));
         self.questions.retain(|group, _| held.values().any(|held| held.group == *group));
@@ -206,8 +211,7 @@ impl Failing {
             return;
         };
         let (began, outage) = self.steps.entry(one.instance.clone()).or_insert((now, Outage::default()));
-        // Each is a single attempt: AWS throttles one now and then.
-        if error.is_transient() && elapsed(*began, now) < FAILS_AFTER {
+        if may_be_taken_yet(error, Some(*began), now) {
             return;
         }
         let Some(outage_seconds) = outage.failed() else { return };
@@ -245,6 +249,11 @@ impl Failing {
     }
 }
 
+/// Whether what has failed since `began` is only tried again yet: each is a single attempt, and AWS throttles one now and then.
+fn may_be_taken_yet(error: &AwsError, began: Option<Timestamp>, now: Timestamp) -> bool {
+    error.is_transient() && began.is_none_or(|began| elapsed(began, now) < FAILS_AFTER)
+}
+
 /// Whether heartbeats that have failed since this moment would fail from every replica: AWS has answered this one since, or did not
 /// answer it even when it began to lead, or there is no other.
 fn fails_for_all(shared: &Shared, since: Timestamp) -> bool {
@@ -280,6 +289,7 @@ fn start_what_is_due(
     shared: &Arc<Shared>,
     held: &mut BTreeMap<InstanceId, Held>,
     joined: &mut Joined,
+    failing: &Failing,
     calls: &mut Calls,
     running: &FuturesUnordered<BoxFuture<'static, Done>>,
     now: Timestamp,
@@ -303,6 +313,7 @@ fn start_what_is_due(
         held.begin(step);
         // A presumed hold gets its next heartbeat soon enough.
         let is_new = !held.is_presumed && now < held.seen + OPEN_BY_THEN;
+        let fails_since = failing.since(instance);
         let (group, instance) = (held.group.clone(), instance.clone());
         let is_on_record = held.is_presumed && shared.groups.latest().is_none();
         let one = DueInstance {
@@ -312,6 +323,7 @@ fn start_what_is_due(
             renewed: held.renewed,
             too_early: None,
             ends: None,
+            fails_since,
             is_new,
             may_be_early: held.is_presumed && held.renewed.is_none(),
             is_sure: (!held.is_presumed || is_on_record) && held.lifecycle == Lifecycle::TerminatingWait,
@@ -330,7 +342,7 @@ fn due_step(
     now: Timestamp,
 ) -> Option<Step> {
     let fate = fate(shared, joined, instance, held, now);
-    if held.plan_to_let_go(fate.ends_at()) {
+    if held.plan_to_let_go(fate.ends_at(), now) {
         tell_of_a_wait(shared, instance, held, fate, now);
     }
     if !held.is_due(now) {
@@ -510,7 +522,18 @@ fn pause_by(shared: &Shared, instance: &InstanceId, since: Option<Timestamp>, ho
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
 async fn tell_hook(shared: &Shared, one: &mut DueInstance, step: Step) -> (SignedDuration, Option<AwsError>) {
-    let DueInstance { group, instance, since, renewed, too_early, ends, is_new, may_be_early, is_sure } = one;
+    let DueInstance {
+        group,
+        instance,
+        since,
+        renewed,
+        too_early,
+        ends,
+        fails_since,
+        is_new,
+        may_be_early,
+        is_sure,
+    } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
@@ -540,7 +563,8 @@ async fn tell_hook(shared: &Shared, one: &mut DueInstance, step: Step) -> (Signe
         let now = shared.clock.now();
         // Where AWS took one after that, another replica had renewed the hold.
         let left = ends.filter(|ends| *ends > now).map(|ends| elapsed(now, ends));
-        shared.metrics.beat(group, &beat, left);
+        let is_retried = beat.as_ref().is_err_and(|error| may_be_taken_yet(error, *fails_since, now));
+        shared.metrics.beat(group, &beat, is_retried, left);
         shared.holds.note_beat(group, &beat, shared.clock.now());
         match &beat {
             Ok(()) => *renewed = Some(sent_at),

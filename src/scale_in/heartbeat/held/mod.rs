@@ -145,6 +145,8 @@ pub(super) struct DueInstance {
     pub(super) too_early: Option<Timestamp>,
     /// When AWS holds it no longer if it takes none any more, if known.
     pub(super) ends: Option<Timestamp>,
+    /// Since when steps for it have failed, if the last one did.
+    pub(super) fails_since: Option<Timestamp>,
     /// Seen held for less than a minute: its hook may not be open yet.
     pub(super) is_new: bool,
     /// No description shows it held, and AWS has taken no heartbeat for it.
@@ -291,11 +293,12 @@ impl Held {
     }
 
     /// Sets when to let it go; `None`: keep it. Returns whether it was to be kept before, and is not any more.
-    pub(super) fn plan_to_let_go(&mut self, at: Option<Timestamp>) -> bool {
+    pub(super) fn plan_to_let_go(&mut self, at: Option<Timestamp>, now: Timestamp) -> bool {
         let is_new = at.is_some() && self.let_go_at.is_none();
         self.let_go_at = at;
         match at {
-            Some(at) if !self.is_let_go => self.next = self.next.min(at),
+            // What is long due has waited for nobody yet: hundreds would be overdue at once.
+            Some(at) if !self.is_let_go => self.next = self.next.min(at.max(now)),
             Some(_) => {}
             None => self.is_let_go = false,
         }
@@ -368,7 +371,7 @@ pub(super) fn observe(
                 Lifecycle::InService => said,
                 _ => None,
             };
-            let presumed = said.zip(lasts(&group.asg.name));
+            let presumed = said.and_then(|said| Some((said, lasts(&group.asg.name)?)));
             let held_from = presumed.map(|(said, lasts)| {
                 said.since.map_or(now, |since| later(since, signed(said.held_after.min(lasts / 2))))
             });
@@ -425,7 +428,7 @@ pub(super) fn presume(
 }
 
 /// The questions due since when instances are held, by group: one call answers for all of a group. Those of so many groups at most are then
-/// under way.
+/// under way, and whoever has waited for too long is not asked first.
 pub(super) fn questions_due(
     held: &mut BTreeMap<InstanceId, Held>,
     most: usize,
@@ -433,6 +436,9 @@ pub(super) fn questions_due(
 ) -> BTreeMap<GroupName, Vec<Question>> {
     let mut due: BTreeMap<GroupName, Vec<Question>> = BTreeMap::new();
     for (instance, held) in held {
+        if held.since.is_none() && held.counts(now) && later(held.seen, SAYS_BY_THEN) <= now {
+            held.began(None);
+        }
         let has_room = due.len() < most || due.contains_key(&held.group);
         if has_room && held.counts(now) && held.ask_at.take_if(|at| *at <= now).is_some() {
             let question =

@@ -68,15 +68,15 @@ fn the_next_heartbeat_comes_sooner_where_the_hook_turns_out_to_have_a_shorter_ti
 #[test]
 fn one_without_a_node_is_let_go_in_time_and_not_told_so_again_at_once() {
     let mut held = held();
-    held.plan_to_let_go(Some(at(20)));
+    held.plan_to_let_go(Some(at(20)), at(10));
     assert_eq!(
         (held.next, held.step(at(19)), held.step(at(20))),
         (at(20), Some(Step::Heartbeat), Some(Step::Complete))
     );
     (held.is_let_go, held.next) = (true, at(50));
-    held.plan_to_let_go(Some(at(20)));
+    held.plan_to_let_go(Some(at(20)), at(10));
     assert_eq!(held.next, at(50));
-    held.plan_to_let_go(None);
+    held.plan_to_let_go(None, at(10));
     assert_eq!(
         (held.step(at(60)), held.is_let_go),
         (Some(Step::Heartbeat), false),
@@ -85,10 +85,18 @@ fn one_without_a_node_is_let_go_in_time_and_not_told_so_again_at_once() {
 }
 
 #[test]
+fn one_whose_time_was_over_before_anybody_could_let_it_go_waits_for_its_turn_from_then_on() {
+    let mut held = held();
+    held.plan_to_let_go(Some(at(0)), at(25));
+    held.plan_to_let_go(Some(at(0)), at(26));
+    assert_eq!((held.next, held.step(at(25))), (at(25), Some(Step::Complete)));
+}
+
+#[test]
 fn nothing_is_sent_for_a_retained_one_before_it_is_terminated() {
     let mut held = Held { lifecycle: Lifecycle::Retained, ..held() };
     assert_eq!(held.step(at(30)), None);
-    held.plan_to_let_go(Some(at(90)));
+    held.plan_to_let_go(Some(at(90)), at(10));
     assert_eq!((held.step(at(89)), held.step(at(90))), (None, Some(Step::Terminate)));
 }
 
@@ -143,6 +151,16 @@ fn a_hold_of_which_aws_does_not_say_when_it_began_counts_from_when_it_was_seen()
         assert_eq!((found.since, found.at_the_latest), (since, is_enough));
         assert_eq!(found.ask_at, again.map(|after| later(seen, SignedDuration::from_secs(after))));
     }
+}
+
+#[test]
+fn the_same_where_its_question_waits_for_those_about_other_groups() {
+    let mut all = BTreeMap::from([("i-1".into(), Held { ask_at: Some(at(0)), ..held() })]);
+    for (now, since) in [(59, None), (60, Some(later(at(0), -CLOCKS_DIFFER)))] {
+        assert!(questions_due(&mut all, 0, at(now)).is_empty());
+        assert_eq!((all["i-1"].since, all["i-1"].at_the_latest), (since, since.is_some()), "{now}");
+    }
+    assert_eq!(questions_due(&mut all, 1, at(61)).len(), 1, "it is asked all the same");
 }
 
 #[test]
