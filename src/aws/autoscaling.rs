@@ -1,5 +1,6 @@
 //! The calls to EC2 Auto Scaling, one function each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_autoscaling::types::{Filter, InstanceLifecyclePolicy, RetentionAction, RetentionTriggers};
@@ -11,7 +12,9 @@ use tokio::time::sleep;
 use super::error::NO_CODE;
 use super::lifecycle_hook::TERMINATING;
 use super::retry::{LOOK_UP, ONCE, Patience, READ_NOW, REFRESH, SET_SIZE, TERMINATE, WRITE};
-use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
+use super::{
+    Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, PagesRead, TagSelector,
+};
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
@@ -51,29 +54,38 @@ fn is_unknown_in_any_words(error: &AwsError) -> bool {
     is_unknown(error) || matches!(error, AwsError::Other { code, .. } if code != NO_CODE)
 }
 
+/// The groups, which nobody else has yet.
+fn owned(groups: Vec<Arc<AutoScalingGroup>>) -> Vec<AutoScalingGroup> {
+    groups.into_iter().map(Arc::unwrap_or_clone).collect()
+}
+
 impl Aws {
     /// The groups of these names; missing ones are left out. 100 names a call.
     pub async fn describe_groups(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        self.named_groups(REFRESH, names, is_unknown).await
+        self.named_groups(REFRESH, names, is_unknown, None).await.map(owned)
     }
 
     /// The groups of these names, for what cannot wait; missing ones are left out. 100 names a call.
     pub async fn describe_groups_now(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        self.named_groups(READ_NOW, names, is_unknown).await
+        self.named_groups(READ_NOW, names, is_unknown, None).await.map(owned)
     }
 
     /// The groups of these names, of which some were deleted; those are left out. An endpoint in AWS's place may refuse their names in words of
-    /// its own.
-    pub async fn describe_groups_left(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        self.named_groups(REFRESH, names, is_unknown_in_any_words).await
+    /// its own. What is on one of `pages` is not read again.
+    pub async fn describe_groups_left(
+        &self,
+        names: &[GroupName],
+        pages: &PagesRead,
+    ) -> Result<Vec<Arc<AutoScalingGroup>>, AwsError> {
+        self.named_groups(REFRESH, names, is_unknown_in_any_words, Some(pages)).await
     }
 
     /// The same for what cannot wait.
     pub async fn describe_groups_left_now(
         &self,
         names: &[GroupName],
-    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        self.named_groups(READ_NOW, names, is_unknown_in_any_words).await
+    ) -> Result<Vec<Arc<AutoScalingGroup>>, AwsError> {
+        self.named_groups(READ_NOW, names, is_unknown_in_any_words, None).await
     }
 
     async fn named_groups(
@@ -81,9 +93,10 @@ impl Aws {
         patience: Patience,
         names: &[GroupName],
         is_missing: IsMissing,
-    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        pages: Option<&PagesRead>,
+    ) -> Result<Vec<Arc<AutoScalingGroup>>, AwsError> {
         let batches = names.chunks(GROUPS_A_CALL as usize);
-        let batches = batches.map(|batch| self.batch(patience, batch, is_missing));
+        let batches = batches.map(|batch| self.batch(patience, batch, is_missing, pages));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
@@ -93,8 +106,9 @@ impl Aws {
         patience: Patience,
         names: &[GroupName],
         is_missing: IsMissing,
-    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        let refusal = match self.groups(patience, names, &[]).await {
+        pages: Option<&PagesRead>,
+    ) -> Result<Vec<Arc<AutoScalingGroup>>, AwsError> {
+        let refusal = match self.groups(patience, names, &[], pages).await {
             Err(refusal) if is_missing(&refusal) => refusal,
             outcome => return outcome,
         };
@@ -107,7 +121,7 @@ impl Aws {
             return Ok(found);
         }
         for name in names.chunks(1) {
-            found.extend(Box::pin(self.batch(patience, name, is_missing)).await?);
+            found.extend(Box::pin(self.batch(patience, name, is_missing, pages)).await?);
         }
         Ok(found)
     }
@@ -120,19 +134,20 @@ impl Aws {
     pub async fn describe_group_now(&self, name: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
         for pause in DESCRIBED_AFTER {
             sleep(pause).await;
-            let found = self.batch(READ_NOW, std::slice::from_ref(name), is_unknown).await?;
-            if let Some(group) = found.into_iter().find(|found| found.name == *name) {
+            let found = self.batch(READ_NOW, std::slice::from_ref(name), is_unknown, None).await?;
+            if let Some(group) = owned(found).into_iter().find(|found| found.name == *name) {
                 return Ok(Some(group));
             }
         }
         Ok(None)
     }
 
-    /// The groups that have all tags of the selector, 100 a call.
+    /// The groups that have all tags of the selector, 100 a call. What is on one of `pages` is not read again.
     pub async fn describe_tagged_groups(
         &self,
         selector: &TagSelector,
-    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        pages: &PagesRead,
+    ) -> Result<Vec<Arc<AutoScalingGroup>>, AwsError> {
         let filters: Vec<Filter> = selector
             .tags
             .iter()
@@ -141,7 +156,7 @@ impl Aws {
                 None => Filter::builder().name("tag-key").values(key).build(),
             })
             .collect();
-        let mut found = self.groups(REFRESH, &[], &filters).await?;
+        let mut found = self.groups(REFRESH, &[], &filters, Some(pages)).await?;
         // The filters ask for the same; this keeps out foreign groups even if an endpoint ignores filters.
         found.retain(|described| selector.matches(&described.tags));
         Ok(found)
@@ -152,7 +167,8 @@ impl Aws {
         patience: Patience,
         names: &[GroupName],
         filters: &[Filter],
-    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        pages: Option<&PagesRead>,
+    ) -> Result<Vec<Arc<AutoScalingGroup>>, AwsError> {
         let call = self
             .autoscaling
             .describe_auto_scaling_groups()
@@ -161,12 +177,23 @@ impl Aws {
             )
             .set_filters((!filters.is_empty()).then(|| filters.to_vec()))
             .max_records(GROUPS_A_CALL);
-        let send = |token| call.clone().set_next_token(token).send();
+        let send = |token| {
+            let page = pages.map(PagesRead::page);
+            let call = call.clone().set_next_token(token).customize();
+            let call = match &page {
+                Some(page) => call.interceptor(page.clone()),
+                None => call,
+            };
+            async move { Ok((call.send().await?, page)) }
+        };
         let mut found = Vec::new();
-        self.pages(Operation::DescribeAutoScalingGroups, patience, send, |page| {
-            let groups = page.auto_scaling_groups.unwrap_or_default();
-            found.extend(groups.into_iter().map(AutoScalingGroup::from_sdk));
-            page.next_token
+        self.pages(Operation::DescribeAutoScalingGroups, patience, send, |(answer, page)| {
+            let read = answer.auto_scaling_groups.unwrap_or_default();
+            match page {
+                Some(page) => found.extend(page.groups(read)),
+                None => found.extend(read.into_iter().map(AutoScalingGroup::from_sdk).map(Arc::new)),
+            }
+            answer.next_token
         })
         .await?;
         Ok(found)
@@ -407,7 +434,6 @@ impl Aws {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -481,7 +507,8 @@ mod tests {
             )
         });
         let names = ["old".into(), "web".into()];
-        let found = aws.describe_groups_left(&names).await.expect("the other one");
+        let pages = PagesRead::default();
+        let found = aws.describe_groups_left(&names, &pages).await.expect("the other one");
         assert_eq!(found.iter().map(|group| group.name.as_str()).collect::<Vec<_>>(), ["web"]);
         assert!(aws.describe_groups(&names).await.is_err(), "whoever names groups is told");
     }
@@ -489,6 +516,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_page_of_something_on_the_way_to_aws_tells_of_no_group() {
         let aws = answering(|_| (403, "<html><body>Forbidden</body></html>".to_owned()));
-        assert!(aws.describe_groups_left(&["web".into()]).await.is_err());
+        assert!(aws.describe_groups_left(&["web".into()], &PagesRead::default()).await.is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Thin adapters to EC2 Auto Scaling, EC2, EKS, SQS, Elastic Load Balancing, STS and the Price List: one function a call, plain data, one error type.
 //!
-//! - Nothing here decides or remembers; loops and caches are in `groups`.
+//! - Nothing here decides or remembers; loops and caches are in `groups`, which keeps [`PagesRead`], too.
 //! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds
 //!   ([`retry`]).
 //! - Calls that change a size are retried only if they were answered ([`Aws::set_desired`]) or refused ([`Aws::terminate`]). A lost
@@ -38,6 +38,7 @@ mod spot;
 mod tag_selector;
 mod tags;
 pub mod type_table;
+mod unchanged;
 mod user_data;
 mod whole;
 
@@ -88,6 +89,7 @@ pub use queue::{Message, QueueAttributes};
 pub use requirements::Requirements;
 pub use spot::SpotPrice;
 pub use tag_selector::TagSelector;
+pub use unchanged::PagesRead;
 pub use user_data::UserData;
 
 use crate::clock::Clock;

@@ -2,6 +2,7 @@
 //! the group's description does not list it.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
@@ -21,12 +22,13 @@ const WITHIN: Duration = Duration::from_secs(5);
 pub(super) async fn add<'a>(
     aws: &Aws,
     before: Option<&Snapshot>,
-    groups: impl Iterator<Item = &'a mut AutoScalingGroup>,
+    groups: impl Iterator<Item = &'a mut Arc<AutoScalingGroup>>,
     begun: &mut usize,
 ) -> Result<(), AwsError> {
     let until = Instant::now() + WITHIN;
     let asked = groups.filter(|group| group.warm_pool.is_some_and(|pool| pool.reuses));
-    let mut asked: Vec<_> = asked.map(|group| add_to(aws, before, group, until).boxed()).collect();
+    let asked = asked.map(|group| add_to(aws, before, Arc::make_mut(group), until).boxed());
+    let mut asked: Vec<_> = asked.collect();
     let first = begun.checked_rem(asked.len()).unwrap_or_default();
     asked.rotate_left(first);
     let answers: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;

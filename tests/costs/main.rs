@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "what is found is told with --nocapture")]
 
 mod fixture;
+mod looks;
 mod questions;
 
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide::aws::{AwsError, TagSelector, TemplateAliases};
+use ebbtide::aws::{AwsError, PagesRead, TagSelector, TemplateAliases};
 use ebbtide::groups::Snapshot;
 use ebbtide::sim::aws::{
     GroupSpec, LaunchConfigurationSpec, MixedSpec, Operation, Requirements, TemplateData, TemplateSpec,
@@ -86,7 +86,10 @@ async fn a_page_that_leads_to_itself_ends_each_list_with_an_error() {
     };
     let (aws, web, now) = (&world.aws, "web".into(), world.clock.now());
     let (types, any) = (["m5.large".to_owned()], TagSelector { tags: [].into() });
-    ends(Operation::DescribeAutoScalingGroups, aws.describe_tagged_groups(&any).await.err());
+    ends(
+        Operation::DescribeAutoScalingGroups,
+        aws.describe_tagged_groups(&any, &PagesRead::default()).await.err(),
+    );
     ends(Operation::DescribeWarmPool, aws.warm_pool(&web).await.err());
     let activities = aws.scaling_activities(&web, Timestamp::UNIX_EPOCH, 1_000, |_| false);
     ends(Operation::DescribeScalingActivities, activities.await.err());

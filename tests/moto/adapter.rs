@@ -12,7 +12,8 @@ use aws_sdk_ec2::types::{
     LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateEbsBlockDeviceRequest, RequestLaunchTemplateData,
 };
 use ebbtide::aws::{
-    AutoScalingGroup, Aws, Hook, LaunchSpec, Source, TemplateAliases, TemplateId, TemplateRef, type_table,
+    AutoScalingGroup, Aws, Hook, LaunchSpec, PagesRead, Source, TemplateAliases, TemplateId, TemplateRef,
+    type_table,
 };
 use ebbtide::clock::Clock;
 use ebbtide::groups::Groups;
@@ -128,7 +129,7 @@ async fn groups_are_described_by_tag_and_by_name_over_several_pages() {
     let found = |spec: &'static str| {
         let selector = spec.parse().expect("well-formed");
         let aws = moto.aws.clone();
-        async move { aws.describe_tagged_groups(&selector).await.expect("answers").len() }
+        async move { aws.describe_tagged_groups(&selector, &PagesRead::default()).await.expect("answers").len() }
     };
     assert_eq!(found("asg:tag=paged,other").await, 105);
     assert_eq!(found("asg:tag=paged=even").await, 53);

@@ -50,7 +50,7 @@ fn malformed(body: &str) -> String {
 /// An event in EventBridge's envelope.
 ///
 /// Source: [events](https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-events-structure.html).
-fn event(source: &str, kind: &str, detail: &serde_json::Value) -> String {
+fn event(source: &str, kind: &str, detail: &Value) -> String {
     json!({
         "version": "0",
         "id": "12345678-1234-1234-1234-123456789012",
@@ -67,7 +67,7 @@ fn event(source: &str, kind: &str, detail: &serde_json::Value) -> String {
 
 /// The `detail` of the [scale-in lifecycle
 /// action](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html).
-fn lifecycle_detail(transition: &str, origin: &str, destination: &str) -> serde_json::Value {
+fn lifecycle_detail(transition: &str, origin: &str, destination: &str) -> Value {
     json!({
         "LifecycleActionToken": "87654321-4321-4321-4321-210987654321",
         "AutoScalingGroupName": "my-asg",
@@ -84,7 +84,7 @@ fn lifecycle_detail(transition: &str, origin: &str, destination: &str) -> serde_
 ///
 /// Source: [Prepare to add a lifecycle
 /// hook](https://docs.aws.amazon.com/autoscaling/ec2/userguide/prepare-for-lifecycle-notifications.html).
-fn own_notification(transition: &str) -> serde_json::Value {
+fn own_notification(transition: &str) -> Value {
     json!({
         "Service": "AWS Auto Scaling",
         "Time": AT,
@@ -117,7 +117,7 @@ fn by_sns(message: &str) -> String {
 /// The documented [EC2 instance
 /// retirement](https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html#amazon-ec2-instance-retirement-scheduled).
 /// 27 January 2026 is no Thursday there either.
-fn retirement() -> serde_json::Value {
+fn retirement() -> Value {
     json!({
         "eventArn": "arn:aws:health:us-east-1::event/AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED_90353408594353983",
         "service": "EC2",
@@ -141,7 +141,7 @@ fn retirement() -> serde_json::Value {
     })
 }
 
-fn health(detail: &serde_json::Value) -> String {
+fn health(detail: &Value) -> String {
     event("aws.health", "AWS Health Event", detail)
 }
 
@@ -204,7 +204,7 @@ fn a_groups_own_notification_is_read_straight_and_through_a_topic() {
 #[test]
 fn a_notification_of_a_topic_that_does_not_name_it_is_read() {
     let body = own_notification("autoscaling:EC2_INSTANCE_TERMINATING").to_string();
-    let bare = |message: serde_json::Value| json!({ "Type": "Notification", "Message": message }).to_string();
+    let bare = |message: Value| json!({ "Type": "Notification", "Message": message }).to_string();
     assert_eq!(news(&bare(body.into())), lifecycle_news());
     malformed(&bare(json!({ "detail-type": "EC2 Spot Instance Interruption Warning" })));
     malformed(&json!({ "Type": "Notification" }).to_string());
@@ -296,7 +296,7 @@ fn a_scheduled_change_is_over_for_all_when_closed_and_for_one_when_resolved() {
         { "entityValue": "h-0123456789abcdef0" },
         {},
     ]);
-    let over = |detail: &serde_json::Value| {
+    let over = |detail: &Value| {
         let is_over = |notice: Notice| match notice {
             Notice { about: About::Instance(id), news: News::ScheduledEvent { is_over, .. }, .. } => {
                 (id.to_string(), is_over)
@@ -409,7 +409,7 @@ fn an_id_may_be_other_than_those_of_today() {
 #[test]
 fn an_entity_of_a_health_event_that_cannot_be_read_takes_none_of_the_others_with_it() {
     let body = documented().into_iter().find(|body| body.contains("AWS Health")).expect("one");
-    let mut event: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+    let mut event: Value = serde_json::from_str(&body).expect("JSON");
     let entities = event["detail"]["affectedEntities"].as_array_mut().expect("a list");
     entities.insert(0, json!({ "entityValue": "i-0123 4" }));
     assert_eq!(notices(&event.to_string()), notices(&body));

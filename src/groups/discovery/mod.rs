@@ -39,7 +39,7 @@ use super::hooks::Hooks;
 use super::poll_interval::{BREATH, next_refresh, requested_refresh, retry_after};
 use super::selector::Selectors;
 use super::{Group, Groups, Place, Snapshot, warm_pools};
-use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Operation};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Operation, PagesRead};
 use crate::clock::{Clock, elapsed, later};
 use crate::cluster::Nodes;
 use crate::k8s::{GroupName, InstanceId};
@@ -77,6 +77,8 @@ struct Memory {
     templates: Templates,
     shortages: Shortages,
     launches: Launches,
+    /// What the pages of the last refresh had on them.
+    pages: PagesRead,
     /// The last description of each group.
     described: BTreeMap<GroupName, Arc<AutoScalingGroup>>,
     /// Where they have their instances, once that has been looked for.
@@ -191,17 +193,20 @@ impl Discovery {
     pub async fn refresh(&self) -> Result<Snapshot, AwsError> {
         let mut memory = self.memory.lock().await;
         let (now, asked_at) = (self.clock.now(), self.clock.wall());
-        let mut described = self.describe().await?;
-        let unselected = self.describe_missing(&mut described).await?;
+        memory.pages.begin();
+        let mut described = self.describe(&memory.pages).await?;
+        let unselected = self.describe_missing(&mut described, &memory.pages).await?;
         memory.warnings.note_unselected(unselected.into_iter());
         let named = self.selectors.names().into_iter();
         memory.warnings.note_absent(named.filter(|name| !described.contains_key(name)));
-        let of_others = memory.warnings.note_of_others(described.values(), &self.selectors);
+        let of_others = memory.warnings.note_of_others(described.values().map(Arc::as_ref), &self.selectors);
         described.retain(|name, _| !of_others.contains(name));
         self.add_left_behind(&mut described, &mut memory).await?;
         memory.warnings.note_selected(described.keys());
-        for group in described.values_mut() {
-            self.selectors.tighten(group);
+        for name in self.selectors.names() {
+            if let Some(group) = described.get_mut(&name) {
+                self.selectors.tighten(Arc::make_mut(group));
+            }
         }
         let (before, pools) = (self.groups.latest(), described.values_mut());
         let outcome = warm_pools::add(&self.aws, before.as_deref(), pools, &mut memory.pools_asked).await;
@@ -248,12 +253,15 @@ impl Discovery {
     }
 
     /// Every selected group, by name.
-    async fn describe(&self) -> Result<BTreeMap<GroupName, AutoScalingGroup>, AwsError> {
+    async fn describe(
+        &self,
+        pages: &PagesRead,
+    ) -> Result<BTreeMap<GroupName, Arc<AutoScalingGroup>>, AwsError> {
         let names = self.selectors.names();
         // One that is refused in whatever words is missing, and does not take the others with it.
-        let by_name = self.aws.describe_groups_left(&names);
-        let by_tags =
-            try_join_all(self.selectors.tagged().iter().map(|s| self.aws.describe_tagged_groups(s)));
+        let by_name = self.aws.describe_groups_left(&names, pages);
+        let tagged = self.selectors.tagged().iter();
+        let by_tags = try_join_all(tagged.map(|tags| self.aws.describe_tagged_groups(tags, pages)));
         let (by_name, by_tags) = futures::try_join!(by_name, by_tags)?;
         let all = by_tags.into_iter().flatten().chain(by_name);
         let all: BTreeMap<_, _> = all.map(|group| (group.name.clone(), group)).collect();
@@ -268,17 +276,18 @@ impl Discovery {
     /// old. Returns those that exist and are not selected any more.
     async fn describe_missing(
         &self,
-        described: &mut BTreeMap<GroupName, AutoScalingGroup>,
+        described: &mut BTreeMap<GroupName, Arc<AutoScalingGroup>>,
+        pages: &PagesRead,
     ) -> Result<Vec<GroupName>, AwsError> {
         let Some(view) = self.groups.latest() else { return Ok(Vec::new()) };
         let missing = view.groups.keys().filter(|name| !described.contains_key(*name));
         let missing: Vec<GroupName> = missing.cloned().collect();
         let mut unselected = Vec::new();
-        for found in self.aws.describe_groups_left(&missing).await? {
+        for found in self.aws.describe_groups_left(&missing, pages).await? {
             if self.selectors.selects(&found) {
                 described.insert(found.name.clone(), found);
             } else {
-                unselected.push(found.name);
+                unselected.push(found.name.clone());
             }
         }
         Ok(unselected)
@@ -289,7 +298,7 @@ impl Discovery {
     /// one that names another cluster by now, only the instances on record count.
     async fn add_left_behind(
         &self,
-        described: &mut BTreeMap<GroupName, AutoScalingGroup>,
+        described: &mut BTreeMap<GroupName, Arc<AutoScalingGroup>>,
         memory: &mut Memory,
     ) -> Result<(), AwsError> {
         memory.selected.extend(described.keys().cloned());
@@ -305,13 +314,14 @@ impl Discovery {
             .collect();
         let is_seen = |name: &GroupName| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
         let (known, unseen): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
-        let mut found = self.aws.describe_groups_left(&known).await?;
+        let mut found = self.aws.describe_groups_left(&known, &memory.pages).await?;
         // Anybody who may annotate a Node can name a group: what AWS makes of it must not fail the refresh, nor hold it up.
         let of_records = self.aws.describe_groups_left_now(&unseen).await;
         memory.on_record.note("groups that only records on Nodes name", of_records.as_ref().err());
         found.extend(of_records.into_iter().flatten());
         let mut left_behind = Vec::new();
-        for mut group in found {
+        for group in found {
+            let mut group = Arc::unwrap_or_clone(group);
             let is_of_another = self.selectors.is_of_another_cluster(&group);
             if is_of_another || !memory.selected.contains(&group.name) {
                 let leaving = on_record.get(&group.name);
@@ -327,7 +337,7 @@ impl Discovery {
             // Its size is no longer ours to change.
             (group.min, group.max) = (group.desired, group.desired);
             left_behind.push(group.name.clone());
-            described.insert(group.name.clone(), group);
+            described.insert(group.name.clone(), Arc::new(group));
         }
         memory.warnings.note_left_behind(left_behind.into_iter());
         Ok(())
@@ -379,7 +389,7 @@ impl Memory {
     /// Names that are another group's than in the last refresh: that one was deleted meanwhile.
     fn made_anew<'a>(
         &'a self,
-        described: &'a BTreeMap<GroupName, AutoScalingGroup>,
+        described: &'a BTreeMap<GroupName, Arc<AutoScalingGroup>>,
     ) -> impl Iterator<Item = &'a GroupName> {
         let is_another = |group: &AutoScalingGroup| {
             self.described.get(&group.name).is_some_and(|known| group.is_another(known))
@@ -391,16 +401,16 @@ impl Memory {
     /// was there before.
     fn remember(
         &mut self,
-        described: BTreeMap<GroupName, AutoScalingGroup>,
+        described: BTreeMap<GroupName, Arc<AutoScalingGroup>>,
     ) -> (Vec<Arc<AutoScalingGroup>>, bool) {
         let mut before = std::mem::take(&mut self.described);
         let (mut is_same, mut has_launched) = (before.len() == described.len(), false);
         let again = described.into_iter().map(|(name, group)| {
             let known = before.remove(&name);
-            let same = known.as_ref().filter(|known| ***known == group).cloned();
+            let same = known.as_ref().filter(|known| Arc::ptr_eq(known, &group) || **known == group).cloned();
             is_same &= same.is_some();
             has_launched |= same.is_none() && known.is_some_and(|known| has_another(&group, &known));
-            (name, same.unwrap_or_else(|| Arc::new(group)))
+            (name, same.unwrap_or(group))
         });
         self.described = again.collect();
         self.places = self.places.take().filter(|_| is_same);
