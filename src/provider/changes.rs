@@ -210,10 +210,10 @@ impl Provider {
         }
 
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(name)).await?;
+        let asked_at = self.clock.wall();
         let (mut deletion, missing) = read()?;
         let mut given_up = Ok(());
         if !deletion.is_of_nodes_alone() {
-            let asked_at = self.clock.wall();
             let described = self.describe(deadline, name).await?;
             let named = deletion.placeholders.len();
             if named > 0 {
@@ -236,7 +236,8 @@ impl Provider {
         let mut failed = stay(&deletion);
         failed.extend(given_up.err().map(|error| (NEVER_CAME.to_owned(), error)));
 
-        let mut work = self.terminate_all(deadline, lock.size(), deletion.unregistered, &mut failed);
+        let mut work =
+            self.terminate_all(deadline, lock.size(), deletion.unregistered, asked_at, &mut failed);
         work.extend(deletion.nodes.into_iter().map(accept));
         // All count against the minimum from now on: the next drained node need not wait for these terminations.
         drop(accepting);
@@ -249,6 +250,7 @@ impl Provider {
         deadline: Deadline,
         lock: &'a GroupLock,
         instances: Vec<InstanceId>,
+        asked_at: Timestamp,
         failed: &mut Vec<(String, RpcError)>,
     ) -> Vec<Work<'a>> {
         let mut work = Vec::new();
@@ -267,7 +269,7 @@ impl Provider {
                 None => self.terminations.note(&instance, Some(Sent::Unclear), now),
             }
             let terminate = async move {
-                let done = self.terminate(deadline, lock, &instance).await;
+                let done = self.terminate(deadline, lock, &instance, asked_at).await;
                 (instance.to_string(), done)
             };
             work.push(terminate.boxed());
@@ -339,10 +341,11 @@ impl Provider {
         deadline: Deadline,
         lock: &GroupLock,
         instance: &InstanceId,
+        asked_at: Timestamp,
     ) -> Result<(), RpcError> {
         let (unsure, group) = (RefreshOnDrop::of(&self.groups), lock.group());
         let note = |sent| self.terminations.note(instance, sent, self.clock.now());
-        let call = self.sizing.terminate(lock, instance);
+        let call = self.sizing.terminate(lock, instance, asked_at);
         match deadline.call("terminating the instance", call).await? {
             Err(error) if error.may_have_happened() => {
                 note(Some(Sent::Unclear));

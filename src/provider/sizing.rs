@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::Running;
-use crate::aws::{Aws, AwsError, Lifecycle};
+use crate::aws::{Aws, AwsError, Lifecycle, Operation};
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Change, Group, GroupLock, Groups, LowerLock};
@@ -106,8 +106,15 @@ impl Sizing {
         self.heard(set).await
     }
 
-    /// Terminates an instance of the locked group, and lowers the desired capacity by it. Work that outlives the call keeps the lock.
-    pub async fn terminate(&self, lock: &GroupLock, instance: &InstanceId) -> Result<(), SizingError> {
+    /// Terminates an instance of the locked group, and lowers the desired capacity by it, as was decided from what was asked for at
+    /// `asked_at` by the wall clock. Work that outlives the call keeps the lock.
+    pub async fn terminate(
+        &self,
+        lock: &GroupLock,
+        instance: &InstanceId,
+        asked_at: Timestamp,
+    ) -> Result<(), SizingError> {
+        self.protection.refuse_old(Operation::TerminateInstanceInAutoScalingGroup, asked_at)?;
         let (aws, lock, instance) = (self.aws.clone(), lock.clone(), instance.to_owned());
         let protection = Arc::clone(&self.protection);
         let terminated = self.running.start(async move {

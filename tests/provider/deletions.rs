@@ -6,8 +6,9 @@ use std::time::Duration;
 use ebbtide::aws::Lifecycle;
 use ebbtide::groups::Group;
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
-use ebbtide::sim::aws::{Lose, Operation, Refusal, Trouble, Which};
+use ebbtide::sim::aws::{Lose, Operation, Refusal, State, Trouble, Which};
 use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
 use tonic::Code;
 
 use crate::world::{Asked, With as _, World, code, failure, node, placeholders, unregistered, web};
@@ -193,6 +194,19 @@ async fn a_termination_that_was_never_sent_is_sent_by_the_next_call() {
     assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
     world.aws.refuse_next(TERMINATE, expired, Lose::BeforeEffect, 0);
     world.delete(vec![unregistered("i-2")]).await.expect("AWS has not heard of it");
+    assert_eq!(world.asked(), [terminated("i-2")]);
+}
+
+/// As when the machine was suspended: it may have registered meanwhile, and have workloads.
+#[tokio::test(start_paused = true)]
+async fn no_instance_is_terminated_that_had_no_node_before_a_pause() {
+    let world = World::with(three()).registered(&["i-1"]).visited().await;
+    let clock = world.clock.clone();
+    let pause = move |_: &mut State, _: Timestamp| clock.step(SignedDuration::from_mins(1));
+    world.aws.before_next(Operation::DescribeAutoScalingGroups, pause);
+    assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
+    assert_eq!(world.asked(), []);
+    world.delete(vec![unregistered("i-2")]).await.expect("it still has none");
     assert_eq!(world.asked(), [terminated("i-2")]);
 }
 

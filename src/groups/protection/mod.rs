@@ -72,9 +72,9 @@ enum Released {
     All,
 }
 
-/// Longest time from asking for what a size is decided from to setting it: if this process, or its whole machine, was stopped in between,
+/// Longest time from asking for what a change is decided from to asking AWS for it: if this process, or its whole machine, was stopped in between,
 /// another may have led since.
-const SET_WITHIN: Duration = Duration::from_secs(20);
+const DECIDED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Another change of a size is in the way, as far as is known.
 fn in_progress(message: String) -> AwsError {
@@ -96,10 +96,7 @@ impl Protection {
 
     /// Sets the size of a locked group, decided from what was asked for at `asked_at` by the wall clock.
     pub(crate) async fn set(&self, group: &GroupName, to: i32, asked_at: Timestamp) -> Result<(), AwsError> {
-        if elapsed(asked_at, self.clock.wall()) > SET_WITHIN {
-            let stopped = format!("{to} was decided before this process was stopped for a while");
-            return Err(in_progress(stopped));
-        }
+        self.refuse_old(Operation::SetDesiredCapacity, asked_at)?;
         let set = self.aws.set_desired(group, to).await;
         let now = self.clock.now();
         if set.as_ref().is_err_and(|error| !error.is_refusal()) {
@@ -109,6 +106,15 @@ impl Protection {
             self.late_sizes.note(group, to, now);
         }
         set
+    }
+
+    /// Refuses what was decided from what was asked for at `asked_at` by the wall clock, unless that was just now.
+    pub(crate) fn refuse_old(&self, operation: Operation, asked_at: Timestamp) -> Result<(), AwsError> {
+        if elapsed(asked_at, self.clock.wall()) <= DECIDED_WITHIN {
+            return Ok(());
+        }
+        let message = "it was decided before this process was stopped for a while".to_owned();
+        Err(AwsError::ScalingActivityInProgress { operation, message })
     }
 
     /// A size that AWS was told and has not answered, and that may still come to a group which is described with the size `seen`.
