@@ -192,10 +192,12 @@ pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) ->
 /// How many missing instances may be given up, as far as the group's own minimum allows: without Terminate AWS still takes a lower size,
 /// and ends nothing that is in service for it.
 pub fn spare_missing(group: &AutoScalingGroup, decrements: impl Fn(&Instance) -> bool) -> usize {
-    if group.frozen.is_some() {
+    let missing = group.missing();
+    // Whether there is room is found out of every instance, and mostly none is missing.
+    if missing == 0 || group.frozen.is_some() {
         return 0;
     }
-    group.missing().min(usize::try_from(spare(group, decrements)).unwrap_or_default())
+    missing.min(usize::try_from(spare(group, decrements)).unwrap_or_default())
 }
 
 /// Refuses a group whose desired capacity is not ours to set.
