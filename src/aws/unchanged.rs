@@ -169,11 +169,11 @@ mod tests {
         answering(move |request| {
             let nth = asked.fetch_add(1, Ordering::Relaxed);
             let of_b = if nth < 4 { 1 } else { 2 };
-            let body = match request.contains("NextToken=second") {
-                false => page(&(group("a", 1) + &group("b", of_b)), "second", nth),
-                true => page(&group("c", 1), "", nth),
-            };
-            (200, body)
+            if request.contains("NextToken=second") {
+                (200, page(&group("c", 1), "", nth))
+            } else {
+                (200, page(&(group("a", 1) + &group("b", of_b)), "second", nth))
+            }
         })
     }
 

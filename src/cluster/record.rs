@@ -354,10 +354,15 @@ impl Request {
         is_plausible.then_some(Self { release, since })
     }
 
+    /// The annotation's value for it.
+    pub fn text(self) -> String {
+        let word = if self.release == Release::TerminateAndDecrement { "now" } else { "replace" };
+        self.since.map_or_else(|| word.to_owned(), |since| format!("{word}{SINCE}{since:.0}"))
+    }
+
     /// The annotation's value for a request that waits since then.
     pub fn waiting(self, since: Timestamp) -> String {
-        let word = if self.release == Release::TerminateAndDecrement { "now" } else { "replace" };
-        format!("{word}{SINCE}{since:.0}")
+        Self { since: Some(since), ..self }.text()
     }
 }
 

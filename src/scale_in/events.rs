@@ -231,7 +231,7 @@ pub(super) fn draining_again() -> ScaleInEvent {
 /// The last workload has exited.
 pub(super) fn flushing(flush: Duration) -> ScaleInEvent {
     let seconds = flush.as_secs();
-    let note = format!("the last workload has exited: DaemonSet pods have at least {seconds} s to finish");
+    let note = format!("no workload is left: DaemonSet pods have at least {seconds} s to finish");
     normal(Reason::Flushing, "flushing", note)
 }
 
@@ -253,13 +253,14 @@ pub(super) fn flushing_dead() -> ScaleInEvent {
 pub(super) fn releasing(instance: &str, volumes: usize) -> ScaleInEvent {
     let volumes =
         if volumes > 0 { format!(", {} still attached", pods(volumes, "volume")) } else { String::new() };
-    let note = format!("DaemonSet pods have had their time{volumes}: instance {} is released", id(instance));
+    let note =
+        format!("DaemonSet pods have had their time{volumes}: instance {} is to be released", id(instance));
     normal(Reason::Releasing, "releasing", note)
 }
 
 /// Nothing runs on the node that could flush.
 pub(super) fn releasing_dead(instance: &str) -> ScaleInEvent {
-    let note = format!("the node is dead: instance {} is released", id(instance));
+    let note = format!("the node is dead: instance {} is to be released", id(instance));
     normal(Reason::Releasing, "releasing", note)
 }
 
@@ -785,6 +786,15 @@ pub(super) fn not_believed(phase: Phase) -> ScaleInEvent {
          beginning. Take the annotation off to cancel"
     );
     warning(Reason::NotBelieved, "not believed", note)
+}
+
+/// Somebody else has written a record of a scale-in that there is not.
+pub(super) fn no_scale_in() -> ScaleInEvent {
+    let note = "somebody other than ebbtide has written a record into annotation ebbtide/scale-in that is taken off: its group has not \
+                taken the instance out, or the record has words that ebbtide does not know. Write \"now\" to have the node drained and \
+                released, \"replace\" to have it replaced as well"
+        .to_owned();
+    warning(Reason::NotBelieved, "no scale-in", note)
 }
 
 /// A worker panicked with these words.

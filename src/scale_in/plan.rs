@@ -48,7 +48,18 @@ pub fn plan(s: &Situation<'_>) -> Plan {
         Some(Written::Request(request)) => {
             if !put_back(s, &mut plan) {
                 begin_for_operator(s, *request, &mut plan);
+                if s.node.scale_in().is_some() {
+                    // Whoever reads the Node would take it for a scale-in under way, while it waits or cannot begin.
+                    s.patch(&mut plan, node_patch::with_request(s.node, &request.text()), Vec::new());
+                }
             }
+            None
+        }
+        Some(Written::Unreadable(_)) if s.node.scale_in().is_some() => {
+            // The same of a record that cannot be: cluster-autoscaler's DeleteNodes would be answered, and nothing would come of it.
+            without_record(s, &mut plan);
+            let told = s.unless_told(events::no_scale_in());
+            s.patch(&mut plan, node_patch::without_record(s.node), told);
             None
         }
         Some(Written::Unreadable(text)) => {

@@ -71,7 +71,12 @@ async fn a_record_that_claims_to_be_at_its_end_ends_no_busy_machine() {
             scene.forge(&machine, &record(&machine, "complete-hook")).await;
             scene.pass_some(seconds(600)).await;
             assert!(!is_asked(&scene.world, "web") && !is_released(&scene.world, &machine));
-            assert!(!notes(&scene.world, &machine, "ScaleInNotUnderstood").is_empty());
+            assert!(!notes(&scene.world, &machine, "ScaleInNotBelieved").is_empty());
+            assert_eq!(
+                scene.written(&machine),
+                Value::Null,
+                "cluster-autoscaler is answered by what is written there"
+            );
         }
     }
 }

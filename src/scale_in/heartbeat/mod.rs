@@ -342,7 +342,8 @@ fn due_step(
     now: Timestamp,
 ) -> Option<Step> {
     let fate = fate(shared, joined, instance, held, now);
-    if held.plan_to_let_go(fate.ends_at(), now) {
+    if held.plan_to_let_go(fate.ends_at(), now) && !joined.may_be_unidentified(shared, &held.group, instance)
+    {
         tell_of_a_wait(shared, instance, held, fate, now);
     }
     if !held.is_due(now) {

@@ -339,7 +339,12 @@ impl<'a> Model<'a> {
         });
         if let Some(answer) = refusal {
             let (Answer::Blocked(words) | Answer::Unclear(words)) = &answer else { return };
-            self.tell(What::Blocked, Some(&pod), words.clone());
+            let last =
+                self.steps.iter().rev().find(|step| step.pod.as_deref() == Some(&*pod.name.to_string()));
+            // Near its last call it is asked every five seconds.
+            if last.is_none_or(|step| (step.what, &step.text) != (What::Blocked, words)) {
+                self.tell(What::Blocked, Some(&pod), words.clone());
+            }
             self.memory.note_eviction(uid.clone(), answer, budgets, self.now);
             return self.memory.failed(&Task::Evict(uid), self.now, Some(NEVER));
         }

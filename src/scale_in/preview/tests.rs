@@ -153,6 +153,8 @@ fn a_deadline_tells_when_a_blocked_pod_is_deleted_and_when_the_instance_goes() {
     assert_eq!((deleted.after_seconds, deleted.pod.as_deref()), (557, Some("default/web")), "{preview:#?}");
     let End::Released { after_seconds } = preview.end else { panic!("released: {preview:#?}") };
     assert!((592..=600).contains(&after_seconds), "{after_seconds}");
+    let blocked = preview.steps.iter().filter(|step| step.what == What::Blocked).count();
+    assert_eq!(blocked, 1, "not each of its tries: {preview:#?}");
 
     facts.settings.on_deadline = OnDeadline::Wait;
     assert!(matches!(played(&facts).end, End::Waits { .. }), "nothing is deleted");

@@ -419,7 +419,7 @@ impl Wait {
 
     /// The same from somebody who does not know what the leader has asked, and what the API server has answered.
     pub(super) fn unexplained(self) -> Self {
-        let text = "has not gone; see Event ScaleInBlocked, or /status of the leader".to_owned();
+        let text = "has not gone; see the Events of its Node, or /status of the leader".to_owned();
         Self { reason: "unknown", text, ..self }
     }
 }

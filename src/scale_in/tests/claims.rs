@@ -1,9 +1,11 @@
 //! What is said of a record that somebody else has written.
 
+use serde_json::{Value, json};
+
 use super::scene::*;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::node_patch;
-use crate::scale_in::record::{Phase, Record};
+use crate::scale_in::record::{self, Cause, Phase, Record, Release};
 
 /// Another replica accepts only what is in a group of ours.
 #[test]
@@ -39,4 +41,41 @@ fn a_record_of_somebody_else_is_told_of_where_it_claims_more_than_its_scale_in_h
             "{phase} {terminate_at:?}"
         );
     }
+}
+
+/// RPCs, status and metrics go by what is written on the Node.
+#[test]
+fn what_is_not_believed_stays_on_no_node_as_a_record() {
+    let of_autoscaler =
+        || Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, at(-60));
+    let written = |record: &Record, changes: &[(&str, &str)]| {
+        let mut text: Value = serde_json::from_str(&record::write(record)).expect("JSON");
+        for (key, word) in changes {
+            text[*key] = json!(word);
+        }
+        text.to_string()
+    };
+    let taken_out = Record { release: Release::CompleteHook, ..of_autoscaler() };
+    for text in [
+        written(&taken_out, &[]),
+        written(&Record { phase: Phase::Releasing, ..taken_out }, &[]),
+        written(&of_autoscaler(), &[("cause", "solar-flare")]),
+        written(&of_autoscaler(), &[("phase", "Melting")]),
+    ] {
+        let mut scene = node().annotated(&text);
+        scene.from_another_run = false;
+        assert!(scene.view().scale_in().is_some(), "{text}");
+        let plan = scene.plan();
+        assert_eq!((reasons(&plan), plan.writes_node()), (vec!["ScaleInNotBelieved"], true), "{text}");
+        assert!(scene.view().record.is_none(), "{text}");
+        assert!(!scene.plan().writes_node(), "{text}");
+    }
+    // A person's, whose turn has not come, or whose group is at its minimum.
+    let of_a_person = Record { cause: Cause::Operator, phase: Phase::Flushing, ..of_autoscaler() };
+    let mut scene = node().annotated(&written(&of_a_person, &[]));
+    (scene.from_another_run, scene.may_shrink) = (false, false);
+    scene.plan();
+    let text = scene.view().record.as_ref().map(|annotation| annotation.text().to_owned());
+    assert_eq!((text.as_deref(), scene.view().scale_in().is_none()), (Some("now"), true));
+    assert!(!scene.plan().writes_node());
 }

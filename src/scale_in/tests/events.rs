@@ -91,6 +91,7 @@ fn every_event(
         events::terminates_nothing(group),
         events::not_understood(words),
         events::not_believed(Phase::Releasing),
+        events::no_scale_in(),
         events::not_written(words),
         events::failed(words, flush),
         events::pod_evicted("n1", Cause::Autoscaler),
@@ -112,11 +113,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "cause autoscaler: workloads are asked to leave i-1, until 2023-11-14T22:13:20Z",
     ),
     ("Normal", "ScaleInDraining", "a workload pod has come to the node: it leaves first"),
-    (
-        "Normal",
-        "ScaleInFlushing",
-        "the last workload has exited: DaemonSet pods have at least 20 s to finish",
-    ),
+    ("Normal", "ScaleInFlushing", "no workload is left: DaemonSet pods have at least 20 s to finish"),
     (
         "Normal",
         "ScaleInFlushing",
@@ -130,9 +127,9 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInReleasing",
-        "DaemonSet pods have had their time, 2 volumes still attached: instance i-1 is released",
+        "DaemonSet pods have had their time, 2 volumes still attached: instance i-1 is to be released",
     ),
-    ("Normal", "ScaleInReleasing", "the node is dead: instance i-1 is released"),
+    ("Normal", "ScaleInReleasing", "the node is dead: instance i-1 is to be released"),
     (
         "Normal",
         "ScaleInReleased",
@@ -369,6 +366,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInNotBelieved",
         "somebody other than ebbtide has written annotation ebbtide/scale-in, with phase Releasing: the scale-in starts from the beginning. Take the annotation off to cancel",
+    ),
+    (
+        "Warning",
+        "ScaleInNotBelieved",
+        "somebody other than ebbtide has written a record into annotation ebbtide/scale-in that is taken off: its group has not taken the instance out, or the record has words that ebbtide does not know. Write \"now\" to have the node drained and released, \"replace\" to have it replaced as well",
     ),
     (
         "Warning",

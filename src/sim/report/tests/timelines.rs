@@ -93,7 +93,8 @@ fn a_flush_that_begins_with_workloads_left_says_so() {
 #[test]
 fn volumes_that_stay_attached_are_told_from_the_event() {
     let mut scenario = told();
-    let note = "DaemonSet pods have had their time, 2 volumes still attached: instance i-0abc is released";
+    let note =
+        "DaemonSet pods have had their time, 2 volumes still attached: instance i-0abc is to be released";
     scenario.said(46_250, "ScaleInReleasing", note);
     assert_eq!(lines(&scenario, Kind::Volumes), ["46.3 2 volumes still attached"]);
 }
