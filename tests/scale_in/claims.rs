@@ -77,6 +77,10 @@ async fn a_record_that_claims_to_be_at_its_end_ends_no_busy_machine() {
                 Value::Null,
                 "cluster-autoscaler is answered by what is written there"
             );
+            scene.scale_in(&machine, Cause::Autoscaler).await;
+            scene.until_gone(&machine).await;
+            scene.assert_left_well(&machine);
+            assert_eq!(decrements(&scene.world), 1);
         }
     }
 }
