@@ -284,7 +284,7 @@ async fn of_a_pod_whose_eviction_is_refused_a_kubeconfig_tells_no_more_than_it_k
     let now = scene.world.clock.now();
     let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
     let wide = status::render(&told, Output::Wide, Style::default(), now);
-    assert!(wide.contains("default/web: has not gone; see Event ScaleInBlocked"), "{wide}");
+    assert!(wide.contains("default/web: has not gone; see the Events of its Node"), "{wide}");
     assert!(!notes(&scene.world, &machine, "ScaleInBlocked").is_empty());
 }
 
