@@ -222,7 +222,9 @@ impl Held {
     pub(super) fn ends(&self, now: Timestamp) -> Option<Timestamp> {
         let (first, ends) = self.failing?;
         let sure = later(first, ENDS_AFTER.max(ends.duration_since(first) / ENDS_AFTER_PART));
-        (sure..ends).contains(&now).then_some(ends)
+        // The last try failed then, too: a process that was stopped has tried nothing meanwhile.
+        let has_lasted = self.stepped.is_some_and(|failed| failed >= sure);
+        (has_lasted && (sure..ends).contains(&now)).then_some(ends)
     }
 
     /// Since when heartbeats have failed, if the last one did.
