@@ -48,14 +48,14 @@ pub fn plan(s: &Situation<'_>) -> Plan {
         Some(Written::Request(request)) => {
             if !put_back(s, &mut plan) {
                 begin_for_operator(s, *request, &mut plan);
-                if s.node.scale_in().is_some() {
+                if passes_for_a_scale_in(s) {
                     // Whoever reads the Node would take it for a scale-in under way, while it waits or cannot begin.
                     s.patch(&mut plan, node_patch::with_request(s.node, &request.text()), Vec::new());
                 }
             }
             None
         }
-        Some(Written::Unreadable(_)) if s.node.scale_in().is_some() => {
+        Some(Written::Unreadable(_)) if passes_for_a_scale_in(s) => {
             // The same of a record that cannot be: cluster-autoscaler's DeleteNodes would be answered, and nothing would come of it.
             without_record(s, &mut plan);
             let told = s.unless_told(events::no_scale_in());
@@ -82,6 +82,12 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     let has_workloads = || s.workloads(record.as_ref()).next().is_some() || s.awaits_daemon_sets();
     plan.occupied = s.pods.map(|_| !is_closed || has_workloads());
     plan
+}
+
+/// Whether what is written on the Node, believed or not, is read as a scale-in of an instance of ours. What is written of others is theirs,
+/// or another installation's.
+fn passes_for_a_scale_in(s: &Situation<'_>) -> bool {
+    matches!(s.instance, Membership::In { .. }) && s.node.scale_in().is_some()
 }
 
 /// A scale-in that cluster-autoscaler requested within this time is announced by the leader, not by the replica that records it.

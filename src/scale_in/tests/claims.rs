@@ -69,6 +69,12 @@ fn what_is_not_believed_stays_on_no_node_as_a_record() {
         assert_eq!((reasons(&plan), plan.writes_node()), (vec!["ScaleInNotBelieved"], true), "{text}");
         assert!(scene.view().record.is_none(), "{text}");
         assert!(!scene.plan().writes_node(), "{text}");
+        // Another installation may be at work there.
+        for elsewhere in [Membership::Elsewhere { seen: at(0) }, Membership::Unknown] {
+            let mut scene = node().annotated(&text);
+            (scene.from_another_run, scene.instance) = (false, elsewhere);
+            assert!(!scene.plan().writes_node(), "{text}");
+        }
     }
     // A person's, whose turn has not come, or whose group is at its minimum.
     let of_a_person = Record { cause: Cause::Operator, phase: Phase::Flushing, ..of_autoscaler() };
@@ -77,5 +83,8 @@ fn what_is_not_believed_stays_on_no_node_as_a_record() {
     scene.plan();
     let text = scene.view().record.as_ref().map(|annotation| annotation.text().to_owned());
     assert_eq!((text.as_deref(), scene.view().scale_in().is_none()), (Some("now"), true));
+    assert!(!scene.plan().writes_node());
+    let mut scene = node().annotated(&written(&of_a_person, &[]));
+    (scene.from_another_run, scene.instance) = (false, Membership::Elsewhere { seen: at(0) });
     assert!(!scene.plan().writes_node());
 }
