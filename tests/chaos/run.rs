@@ -27,15 +27,18 @@ const USAGE: &str = "usage: cargo test --test chaos [-- OPTIONS]
   --seed N       plays one, and prints its scenario and its timeline
   --log LEVEL    with --seed: the program's log at this level, on standard error
   --shrink       makes each failing scenario smaller, and prints it
+  --times N      plays each until it fails, so often at most (1): who of those that one event wakes goes first differs from run to run
   --counts       prints how many seeds had each shape, cause and fault";
 
 /// What is asked for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Options {
     seeds: Option<Range<u64>>,
     seed: Option<u64>,
     log: Option<tracing::Level>,
     shrinks: bool,
+    /// How often each is played, unless it fails before.
+    times: usize,
     counts: bool,
     /// Only other tests are meant.
     is_for_others: bool,
@@ -43,7 +46,8 @@ struct Options {
 
 impl Options {
     fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
-        let mut options = Self::default();
+        let mut options =
+            Self { seeds: None, seed: None, log: None, shrinks: false, times: 1, counts: false, is_for_others: false };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--seeds" => {
@@ -54,6 +58,7 @@ impl Options {
                 "--seed" => options.seed = Some(args.next()?.parse().ok()?),
                 "--log" => options.log = Some(args.next()?.parse().ok()?),
                 "--shrink" => options.shrinks = true,
+                "--times" => options.times = args.next()?.parse().ok().filter(|times| *times > 0)?,
                 "--counts" => options.counts = true,
                 other => options.is_for_others |= args::is_for_others("chaos", other, &mut args)?,
             }
@@ -95,8 +100,20 @@ struct Played {
     violations: Vec<(&'static str, Violation)>,
 }
 
+/// Plays a scenario until it violates something, so often at most. Returns the last run.
+fn played(scenario: &Scenario, times: usize) -> Played {
+    let mut run = played_once(scenario.clone());
+    for _ in 1..times {
+        if !run.violations.is_empty() {
+            break;
+        }
+        run = played_once(scenario.clone());
+    }
+    run
+}
+
 /// Plays a scenario on a thread of its own, so that nothing of another run is left on it.
-fn played(scenario: Scenario) -> Played {
+fn played_once(scenario: Scenario) -> Played {
     let thread = std::thread::spawn(move || {
         let run = AssertUnwindSafe(|| {
             let runtime =
@@ -114,9 +131,8 @@ fn played(scenario: Scenario) -> Played {
 }
 
 /// The smallest scenario found that violates the same.
-fn shrunk(scenario: &Scenario, name: &str) -> Scenario {
-    let fails =
-        |smaller: &Scenario| played(smaller.clone()).violations.iter().any(|(other, _)| *other == name);
+fn shrunk(scenario: &Scenario, name: &str, times: usize) -> Scenario {
+    let fails = |smaller: &Scenario| played(smaller, times).violations.iter().any(|(other, _)| *other == name);
     shrink::shrink(scenario, fails)
 }
 
@@ -126,10 +142,10 @@ fn one(seed: u64, options: &Options) -> bool {
         telemetry::init(LogOptions { format: LogFormat::Text, level }).expect("the first");
     }
     let mut scenario = generate::scenario(seed);
-    let mut run = played(scenario.clone());
+    let mut run = played(&scenario, options.times);
     if let Some((name, _)) = run.violations.first().filter(|_| options.shrinks) {
-        scenario = shrunk(&scenario, name);
-        run = played(scenario.clone());
+        scenario = shrunk(&scenario, name, options.times);
+        run = played(&scenario, options.times);
     }
     println!("{scenario:#?}");
     if let Some(history) = &run.history {
@@ -147,7 +163,7 @@ fn many(range: Range<u64>, options: &Options) -> bool {
     let failed = Mutex::new(BTreeMap::new());
     let coverage = Mutex::new(Coverage::new());
     on_all_cores(range, |seed| {
-        let run = played(generate::scenario(seed));
+        let run = played(&generate::scenario(seed), options.times);
         if let Some(history) = &run.history {
             coverage.lock().add(history);
         }
@@ -160,7 +176,7 @@ fn many(range: Range<u64>, options: &Options) -> bool {
     let failed = failed.into_inner();
     if options.shrinks {
         on_all_cores(failed.iter(), |(seed, name)| {
-            let least = shrunk(&generate::scenario(*seed), name);
+            let least = shrunk(&generate::scenario(*seed), name, options.times);
             println!("seed {seed} violates: {name}, and so does\n{least:#?}");
         });
     }
