@@ -262,6 +262,10 @@ mod tests {
             self.are_synced
         }
 
+        fn changes(&self) -> u64 {
+            0
+        }
+
         fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
             matches!(instance.as_str(), "i-1" | "i-2").then(|| instance.replace("i-", "n-").into())
         }

@@ -15,6 +15,7 @@ pub mod deletion;
 pub mod error;
 pub mod expander;
 mod failed_calls;
+mod figures;
 mod handshakes;
 pub mod listen;
 pub mod metrics;

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tonic::{Code, Request, Response, Status};
 
 use super::failed_calls::{About, FailedCalls};
+use super::figures::{Figure, Figures};
 use super::metrics::{Rpc, RpcMetrics};
 use super::placeholders::Placeholders;
 use super::proto::cloud_provider_server::CloudProvider;
@@ -39,6 +40,7 @@ pub struct Provider {
     pub(super) placeholders: Arc<Placeholders>,
     pub(super) terminations: Terminations,
     pub(super) visits: Visits,
+    figures: Figures,
     failed_calls: FailedCalls,
     pub(super) metrics: RpcMetrics,
     /// `None`: prices are not implemented.
@@ -48,6 +50,12 @@ pub struct Provider {
     startup_time: Once,
     dropped: Once,
     without_template: Mutex<BTreeMap<GroupName, RateLimit>>,
+}
+
+/// A group of a view, or one that has just vanished from it.
+fn group_in<'a>(view: &'a Snapshot, name: &str) -> Result<&'a Arc<Group>, RpcError> {
+    let known = view.groups.get(name).or_else(|| view.gone.get(name).map(|gone| &gone.group));
+    known.ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
 }
 
 /// How often it is said why a group has no template.
@@ -90,6 +98,7 @@ impl Provider {
             placeholders,
             terminations: Terminations::default(),
             visits: Visits::default(),
+            figures: Figures::default(),
             failed_calls: FailedCalls::default(),
             metrics,
             prices: None,
@@ -136,9 +145,7 @@ impl Provider {
     /// A group, to be read. One that has just vanished is still found for a while: cluster-autoscaler has its name from
     /// the beginning of its loop, and an error would end the loop for all groups.
     fn group(&self, name: &str) -> Result<Arc<Group>, RpcError> {
-        let view = self.view()?;
-        let known = view.groups.get(name).or_else(|| view.gone.get(name).map(|gone| &gone.group));
-        known.cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
+        Ok(Arc::clone(group_in(&*self.view()?, name)?))
     }
 
     async fn answer<T>(
@@ -183,13 +190,16 @@ impl Provider {
         if owner.is_none() {
             tracing::debug!(provider_id, "a node that is not of our groups");
         }
-        let told = |of: (&Group, _)| answers::node_group_of_node(of, self.node_group(of.0), &*self.scale_ins);
+        let told = |of: (&Group, _)| {
+            let told = self.figure(&view, of.0).node_group.clone();
+            answers::node_group_of_node(of, told, &*self.scale_ins)
+        };
         Ok(owner.map(told).unwrap_or_default())
     }
 
-    fn node_group(&self, group: &Group) -> NodeGroup {
+    fn figure(&self, view: &Arc<Snapshot>, group: &Group) -> Arc<Figure> {
         let have_failed = self.groups.failed_launches().have_failed(&group.asg.name, self.clock.now());
-        answers::node_group(group, have_failed, &*self.scale_ins)
+        self.figures.of(view, group, have_failed, &*self.scale_ins)
     }
 
     fn instances(&self, name: &str) -> Result<Vec<Instance>, RpcError> {
@@ -300,7 +310,8 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupsResponse>, Status> {
         self.answer(Rpc::NodeGroups, About::default(), async {
             let view = self.view()?;
-            let node_groups = view.groups.values().map(|group| self.node_group(group)).collect();
+            let node_groups =
+                view.groups.values().map(|group| self.figure(&view, group).node_group.clone()).collect();
             Ok(NodeGroupsResponse { node_groups })
         })
         .await
@@ -373,8 +384,8 @@ impl CloudProvider for Provider {
         let id = &request.get_ref().id;
         self.answer(Rpc::NodeGroupTargetSize, About::group(id), async {
             self.visits.asked(&self.groups, &self.clock).await;
-            let group = self.group(id)?;
-            let target_size = sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, i));
+            let view = self.view()?;
+            let target_size = self.figure(&view, group_in(&view, id)?).target_size;
             Ok(NodeGroupTargetSizeResponse { target_size })
         })
         .await

@@ -35,6 +35,9 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether Nodes are known as they are now: an instance without a known Node may have one while their watch is broken.
     fn is_up_to_date(&self) -> bool;
 
+    /// How many changes of Nodes there have been: while it stays the same, so does what becomes of each instance of a look at the groups.
+    fn changes(&self) -> u64;
+
     /// Name of the Node of this instance, if one has registered.
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName>;
 
@@ -275,6 +278,10 @@ impl ScaleIns for Intents {
 
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
         context::is_leaving(&self.nodes, group, instance)
+    }
+
+    fn changes(&self) -> u64 {
+        self.nodes.changes()
     }
 
     fn leaves(&self, group: &GroupName, instance: &Instance) -> Leaves {

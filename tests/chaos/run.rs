@@ -46,8 +46,15 @@ struct Options {
 
 impl Options {
     fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
-        let mut options =
-            Self { seeds: None, seed: None, log: None, shrinks: false, times: 1, counts: false, is_for_others: false };
+        let mut options = Self {
+            seeds: None,
+            seed: None,
+            log: None,
+            shrinks: false,
+            times: 1,
+            counts: false,
+            is_for_others: false,
+        };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--seeds" => {
@@ -132,7 +139,8 @@ fn played_once(scenario: Scenario) -> Played {
 
 /// The smallest scenario found that violates the same.
 fn shrunk(scenario: &Scenario, name: &str, times: usize) -> Scenario {
-    let fails = |smaller: &Scenario| played(smaller, times).violations.iter().any(|(other, _)| *other == name);
+    let fails =
+        |smaller: &Scenario| played(smaller, times).violations.iter().any(|(other, _)| *other == name);
     shrink::shrink(scenario, fails)
 }
 

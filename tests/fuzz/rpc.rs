@@ -46,6 +46,10 @@ impl ScaleIns for Leaving {
         true
     }
 
+    fn changes(&self) -> u64 {
+        self.0.lock().len() as u64
+    }
+
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         let number = instance.as_str().strip_prefix("i-")?;
         matches!(number, "1" | "2" | "3").then(|| format!("n-{number}").as_str().into())

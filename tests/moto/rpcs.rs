@@ -48,6 +48,10 @@ impl ScaleIns for Empty {
         true
     }
 
+    fn changes(&self) -> u64 {
+        0
+    }
+
     fn node_of(&self, _: &InstanceId) -> Option<NodeName> {
         None
     }

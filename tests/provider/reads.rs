@@ -50,6 +50,32 @@ async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_group_of_each_of_its_nodes_takes_one_look_at_its_instances_until_something_changes() {
+    let ids: Vec<_> = (0..500).map(|n| format!("i-{n}")).collect();
+    let instances: Vec<_> = ids.iter().map(String::as_str).collect();
+    let group = || web(500).in_service(&instances).limits(0, 600);
+    let world = World::with(group()).registered(&instances);
+    let mut client = world.client().await;
+    let mut asked_for = async |ids: &[&str]| {
+        let before = world.leaving.asked();
+        for id in ids {
+            let request = NodeGroupForNodeRequest { node: Some(node(id).into()) };
+            let answer = client.node_group_for_node(request).await.expect("answered").into_inner();
+            assert_eq!(answer.node_group.expect("a group").id, GROUP);
+        }
+        world.leaving.asked() - before
+    };
+    let first = asked_for(&["i-0"]).await;
+    assert!(first >= 500, "{first}");
+    // Each node is looked at for itself.
+    assert_eq!(asked_for(&instances).await, 500);
+    drop(world.leaving.now());
+    assert_eq!(asked_for(&["i-1", "i-2"]).await, first + 1);
+    world.publish([group()]);
+    assert_eq!(asked_for(&["i-3", "i-4"]).await, first + 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_recent_look_at_aws_nothing_is_answered_from_it() {
     let world = World::empty(None);
     let whose = || NodeGroupForNodeRequest { node: Some(node("i-1").into()) };

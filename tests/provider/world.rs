@@ -102,6 +102,10 @@ pub(crate) enum Asked {
 /// Scale-ins, as far as the provider sees them.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
+    /// How often it may have changed.
+    changes: u64,
+    /// How often it was asked whether an instance leaves.
+    asked: usize,
     /// Names of Nodes by instance.
     pub(crate) nodes: BTreeMap<String, String>,
     /// Whether it will lower the size, by group and instance.
@@ -123,8 +127,16 @@ pub(crate) struct Leaving {
 pub(crate) struct Script(Mutex<Leaving>);
 
 impl Script {
+    /// To be changed, or read.
     pub(crate) fn now(&self) -> MutexGuard<'_, Leaving> {
-        self.0.lock()
+        let mut now = self.0.lock();
+        now.changes += 1;
+        now
+    }
+
+    /// How often it was asked whether an instance leaves.
+    pub(crate) fn asked(&self) -> usize {
+        self.0.lock().asked
     }
 }
 
@@ -133,16 +145,20 @@ impl ScaleIns for Script {
         true
     }
 
+    fn changes(&self) -> u64 {
+        self.0.lock().changes
+    }
+
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
-        self.now().nodes.get(instance.as_str()).map(NodeName::from)
+        self.0.lock().nodes.get(instance.as_str()).map(NodeName::from)
     }
 
     fn lacks_its_gpu(&self, instance: &InstanceId) -> bool {
-        self.now().without_gpu.contains(instance.as_str())
+        self.0.lock().without_gpu.contains(instance.as_str())
     }
 
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
-        self.now().under_way.contains_key(&(group.to_owned().to_string(), instance.to_owned().to_string()))
+        self.0.lock().under_way.contains_key(&(group.to_owned().to_string(), instance.to_owned().to_string()))
     }
 
     fn is_up_to_date(&self) -> bool {
@@ -166,11 +182,12 @@ impl ScaleIns for Script {
     }
 
     fn leaves(&self, group: &GroupName, Instance { id: instance, .. }: &Instance) -> Leaves {
+        self.0.lock().asked += 1;
         if self.will_decrement(instance) {
             Leaves::WithDecrement
         } else if self.is_leaving(group, instance) {
             Leaves::Replaced
-        } else if self.now().tainted.contains(instance.as_str()) {
+        } else if self.0.lock().tainted.contains(instance.as_str()) {
             Leaves::BeingDrained
         } else {
             Leaves::No
@@ -178,7 +195,7 @@ impl ScaleIns for Script {
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {
-        self.now().under_way.iter().any(|((_, id), decrements)| **id == **instance && *decrements)
+        self.0.lock().under_way.iter().any(|((_, id), decrements)| **id == **instance && *decrements)
     }
 
     fn accept(
@@ -187,7 +204,7 @@ impl ScaleIns for Script {
         group: &GroupName,
         instance: &InstanceId,
     ) -> BoxFuture<'static, Result<Accepted, IntentError>> {
-        let mut script = self.now();
+        let mut script = self.0.lock();
         if script.hangs.contains(node.as_str()) {
             return std::future::pending().boxed();
         }
@@ -195,6 +212,7 @@ impl ScaleIns for Script {
             let source = ApiError::TimedOut;
             return ready(Err(IntentError { node: node.to_owned(), source })).boxed();
         }
+        script.changes += 1;
         script.accepted.push(node.to_string());
         let before = script.under_way.insert((group.to_string(), instance.to_string()), true);
         ready(Ok(if before == Some(true) { Accepted::Already } else { Accepted::New })).boxed()
