@@ -226,9 +226,14 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
         let text = "somebody else has a terminating hook as well (EKS drains by rules of its own): nodes are drained before AWS is told";
         add(found, Severity::Note, "hooks", name, text, "nothing, unless that hook is left over");
     }
-    if hooks.others_abandon && group.asg.retains {
-        let text = "the group retains instances whose hook is abandoned, and somebody else's hook times out with ABANDON: an instance its \
-            owner forgets is kept, and kept again when ended";
+    if hooks.others_abandon {
+        let text = if group.asg.retains {
+            "the group retains instances whose hook is abandoned, and somebody else's hook times out with ABANDON: an instance its owner \
+             forgets is kept, and kept again when ended"
+        } else {
+            "somebody else's hook times out with ABANDON, which ends ours as well: an instance that the group takes out and that hook's owner \
+             forgets ends at its time-out, whatever runs on it"
+        };
         let fix = "that hook's default result CONTINUE, or the hook taken off if it is left over";
         add(found, Severity::Warning, "hooks", name, text, fix);
     }

@@ -227,6 +227,13 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
         ("retains", retains, "hooks", Severity::Warning, "retains"),
         (
             "another's that abandons",
+            group(&|g| g.hooks.as_mut().expect("hooks").others_abandon = true),
+            "hooks",
+            Severity::Warning,
+            "ends ours as well",
+        ),
+        (
+            "another's that abandons in a group that retains",
             group(&|g| {
                 g.asg.retains = true;
                 let hooks = g.hooks.as_mut().expect("hooks");
