@@ -24,6 +24,7 @@ pub mod action;
 mod asked;
 mod claims;
 mod class;
+mod concern;
 mod context;
 mod controller;
 mod cordon;

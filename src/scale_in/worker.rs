@@ -16,6 +16,7 @@ use tracing::Span;
 
 use super::action::{Action, Ask, Plan};
 use super::class::flush_time;
+use super::concern::PlannedWith;
 use super::context::{
     Shared, attachments_on, keeps_its_nodes, may_shrink, membership, needs_worker, our_limit, primary_of,
     targets, with_twins,
@@ -148,6 +149,8 @@ pub(super) struct Worker {
     gone: Option<Timestamp>,
     /// Notified when it is this node's turn to evict a pod.
     eviction_slot_free: Arc<Notify>,
+    /// What the last plan was made of, of what all workers hear.
+    planned_with: PlannedWith,
     /// No plan has been made yet.
     at_start: bool,
     pub(super) running: FuturesUnordered<BoxFuture<'static, Outcome>>,
@@ -159,6 +162,7 @@ impl Worker {
             record_seen,
             instance: shared.nodes.get(&name).and_then(|node| node.instance.clone()),
             eviction_slot_free: Arc::default(),
+            planned_with: PlannedWith::default(),
             at_start,
             last: None,
             gone: None,
@@ -205,9 +209,10 @@ impl Worker {
                 Ok(()) = daemon_sets.changed() => {}
                 // Attachments of all nodes of the cluster.
                 Ok(()) = attachments.changed(), if self.is_in(Phase::Flushing) => {}
-                Ok(()) = holds.changed() => {}
+                // Of each of hundreds that are held at once there is something new every few seconds.
+                () = self.planned_with.hold_changes(&shared, self.instance.as_ref(), &mut holds) => {}
                 Ok(()) = hooks.changed() => {}
-                Ok(()) = notices.changed() => {}
+                () = self.planned_with.notices_change(&shared, self.instance.as_ref(), &mut notices) => {}
                 Ok(()) = load_balancers.changed() => {}
                 Ok(()) = leadership.changed() => {}
                 () = shared.clock.sleep_until_some(wake_at) => {}
@@ -261,7 +266,8 @@ impl Worker {
             self.memory.note_daemons(pods, &self.shared.settings.flush, now);
         }
         let permits = Permits::new(self, leads, now);
-        let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
+        let mut known = PlannedWith::now(&self.shared, self.instance.as_ref());
+        let asks_for_its_turn = Cell::new(false);
         let situation = Situation {
             now,
             taint_now: self.shared.clock.latest(),
@@ -289,10 +295,13 @@ impl Worker {
             targets: targets(&self.shared, &node, leads),
             group_keeps_its_nodes: &|| keeps_its_nodes(&self.shared, &node),
             may_shrink: &|| may_shrink(&self.shared, &node),
-            turn: &|| operator_queue::turn(&self.shared, &node),
+            turn: &|| {
+                asks_for_its_turn.set(true);
+                operator_queue::turn(&self.shared, &node)
+            },
             permit: &|| permits.ask(),
-            held: node.instance.as_ref().and_then(|instance| self.shared.holds.of(instance)),
-            notices: &notices,
+            held: known.hold,
+            notices: &known.notices,
             instance: look.instance,
             hook: look.hook,
             heartbeats: look.heartbeats,
@@ -309,6 +318,8 @@ impl Worker {
         if !permits.were_asked_for.get() {
             self.shared.eviction_rate.leave(&self.name);
         }
+        known.turn = asks_for_its_turn.get();
+        self.planned_with = known;
         let wake_at = plan.wake_at;
         self.memory.note_occupied(plan.occupied, now);
         self.carry_out(&node, plan, leads, look.cluster_ahead);
