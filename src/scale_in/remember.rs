@@ -14,6 +14,7 @@ use super::perform::announce_pod;
 use super::tries::{LASTING_AFTER, Task};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
+use crate::clock::later;
 use crate::cluster::{Answer, ApiError, DrainState, NodeView, PodName, PodView};
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
@@ -293,7 +294,8 @@ impl Worker {
     /// Whether a workload has come to the node while its release was written, or may have, and there is time to have it leave.
     fn is_in_use_again(&self, node: &NodeView) -> bool {
         let hard = node.scale_in().and_then(deadline::released_anyway);
-        let has_time = hard.is_none_or(|hard| hard > self.shared.clock.now());
+        let (_, ahead) = self.record_seen(node.record.is_some());
+        let has_time = hard.is_none_or(|hard| hard > later(self.shared.clock.now(), ahead));
         has_time && (self.memory.empty_since.is_none() || self.is_relisting())
     }
 

@@ -518,7 +518,7 @@ impl Worker {
     }
 
     /// When the record was first seen, and how far its clock and the API server's is ahead of ours.
-    fn record_seen(&self, has_record: bool) -> (Timestamp, SignedDuration) {
+    pub(super) fn record_seen(&self, has_record: bool) -> (Timestamp, SignedDuration) {
         let clock = &self.shared.clock;
         let mut seen = self.record_seen.lock();
         if !has_record {

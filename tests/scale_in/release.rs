@@ -8,9 +8,10 @@ use ebbtide::config::Config;
 use ebbtide::sim::aws::{
     Event, HookResult, HookSpec, LaunchFailure, LifecycleState, Lose, Operation, TerminationCause,
 };
-use ebbtide::sim::cluster::{By, Event as ClusterEvent, Fault, Verb, budget, pod};
+use ebbtide::sim::cluster::{By, Event as ClusterEvent, Fault, Timing, Verb, budget, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
@@ -19,9 +20,9 @@ use tracing::Level;
 
 use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, aws_moments, decrements, has_exited, in_phase, is_asked, moments,
-    notes, released_at, terminations,
+    notes, phase_at, released_at, terminations,
 };
-use crate::scene::{Cause, RECORD, Scene, config_with, group, held_group, seconds};
+use crate::scene::{Cause, Machine, RECORD, Scene, config_with, group, held_group, seconds};
 
 /// Somebody else's client of the same AWS.
 fn person(scene: &Scene) -> Client {
@@ -389,7 +390,28 @@ async fn a_workload_that_comes_while_the_node_is_released_leaves_first() {
     );
 }
 
-/// The answer to the write that notes the termination takes its time, and the next one fails.
+/// A workload comes to a node that is scaled in, while the answer to the write that notes the termination takes its time, and the next one
+/// fails. It leaves first.
+async fn comes_while_the_release_is_written(scene: &Scene, machine: &Machine, is_unseen: bool) {
+    scene.until(|w| in_phase(w, machine, "Flushing")).await;
+    scene.pass_some(seconds(1)).await;
+    scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Slow(seconds(10)));
+    scene.until(|w| in_phase(w, machine, "Releasing")).await;
+    scene.world.cluster.fail_next(3, Verb::Patch, "nodes", Fault::RequestLost);
+    if is_unseen {
+        for verb in [Verb::List, Verb::Watch] {
+            scene.world.cluster.fail_next(8, verb, "pods", Fault::RequestLost);
+        }
+        scene.world.cluster.close_watches();
+    }
+    scene.run([pod("late").on(&machine.name).grace(90).exits_after(80)]).await;
+    scene.until_gone(machine).await;
+    let (at, by, grace) = asked(&scene.world, "late")[0];
+    let [terminated] = terminations(&scene.world, machine)[..] else { panic!("terminated once") };
+    assert_eq!((by, grace, at < terminated), (By::Eviction, 90, true), "{is_unseen}");
+    scene.assert_left_well(machine);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_workload_that_comes_while_the_release_is_written_leaves_first() {
     // Also one that no watch shows yet.
@@ -397,24 +419,31 @@ async fn a_workload_that_comes_while_the_release_is_written_leaves_first() {
         let scene = Scene::with(group(2)).await;
         let machine = scene.first();
         scene.scale_in(&machine, Cause::Autoscaler).await;
-        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
-        scene.pass_some(seconds(1)).await;
-        scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Slow(seconds(10)));
-        scene.until(|w| in_phase(w, &machine, "Releasing")).await;
-        scene.world.cluster.fail_next(3, Verb::Patch, "nodes", Fault::RequestLost);
-        if is_unseen {
-            for verb in [Verb::List, Verb::Watch] {
-                scene.world.cluster.fail_next(8, verb, "pods", Fault::RequestLost);
-            }
-            scene.world.cluster.close_watches();
-        }
-        scene.run([pod("late").on(&machine.name).grace(90).exits_after(80)]).await;
-        scene.until_gone(&machine).await;
-        let (at, by, grace) = asked(&scene.world, "late")[0];
-        let [terminated] = terminations(&scene.world, &machine)[..] else { panic!("terminated once") };
-        assert_eq!((by, grace, at < terminated), (By::Eviction, 90, true), "{is_unseen}");
-        scene.assert_left_well(&machine);
+        comes_while_the_release_is_written(&scene, &machine, is_unseen).await;
     }
+}
+
+/// The first machine's clock is an hour behind the API server's, the next one's two hours ahead: more than the deadline leaves.
+#[tokio::test(start_paused = true)]
+async fn whether_there_is_time_for_a_workload_that_comes_then_is_by_the_clock_of_the_deadline() {
+    let limited = |minutes: u64| config_with(|it| it.drain_timeout = Some(seconds(minutes * 60)));
+    let scene = Scene::configured(group(2), limited(5)).await;
+    let machine = scene.first();
+    let exit_noticed = Span::exactly(seconds(50_000));
+    scene.world.cluster.set_timing(Timing { exit_noticed, ..Timing::real() });
+    scene.run([pod("stuck").on(&machine.name)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_released(&machine).await;
+    let noted = phase_at(&scene.world, &machine, "Releasing");
+    let waited = released_at(&scene.world, &machine).duration_since(noted);
+    assert!(waited < SignedDuration::from_millis(500), "there is none: {waited}");
+
+    let mut scene = Scene::configured(group(2), limited(30)).await;
+    scene.kill().await;
+    scene.ready().await;
+    let machine = scene.first();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    comes_while_the_release_is_written(&scene, &machine, false).await;
 }
 
 /// Between two tries of a completion that AWS throttles.
