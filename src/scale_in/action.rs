@@ -147,7 +147,7 @@ impl Plan {
         self.actions.iter().any(|action| matches!(action, Action::PatchNode { .. }))
     }
 
-    /// Why the plan takes the record off, in the words of its Event.
+    /// Why the plan takes the record off.
     pub(super) fn calls_off(&self) -> Option<&ScaleInEvent> {
         self.actions.iter().find_map(|action| {
             let Action::PatchNode { then, .. } = action else { return None };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use super::events::{Reason, ScaleInEvent};
 use super::record::{Cause, Phase, Record};
 use crate::aws::{AwsError, Operation};
 use crate::clock::elapsed;
@@ -89,8 +90,8 @@ pub(super) struct Course {
     pub(super) stages: Vec<Stage>,
     /// What this process has asked for, in order.
     pub(super) steps: Vec<Step>,
-    /// Why it was called off.
-    pub(super) why: Option<String>,
+    /// How this process has called it off, or put the node back into service.
+    why: Option<ScaleInEvent>,
     /// Workloads were deleted because time was up.
     is_cut_short: bool,
     /// AWS was told to end the instance.
@@ -107,9 +108,10 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Why it was called off, if that is known: only the process that did it knows.
+    /// Why the node is in service again, if that is known: only the process that did it knows.
     pub(super) fn why(&self) -> Option<&str> {
-        self.course.why.as_deref().filter(|_| self.outcome == Ending::Cancelled)
+        let is_again = matches!(self.outcome, Ending::Cancelled | Ending::Returned);
+        self.course.why.as_ref().filter(|_| is_again).map(|why| why.note.as_str())
     }
 }
 
@@ -124,22 +126,28 @@ struct Inner {
 }
 
 impl History {
-    /// Notes a Node's record. `why`: it is about to be taken off, because of this. Returns what has ended by that.
+    /// Notes a Node's record. `why`: what is left of a scale-in is to be taken off, because of this. Returns what has ended by that.
     pub(super) fn see(
         &self,
         node: &NodeName,
         record: Option<&Record>,
-        why: Option<&str>,
+        why: Option<&ScaleInEvent>,
         now: Timestamp,
     ) -> Vec<Ended> {
         let mut inner = self.0.lock();
         let mut ended = Vec::new();
-        if inner.under_way.get(node).is_some_and(|course| record.is_none_or(|record| !course.is_of(record))) {
-            ended = inner.end(node, false, now);
-        }
         if let Some(record) = record {
+            if inner.under_way.get(node).is_some_and(|course| !course.is_of(record)) {
+                ended = inner.end(node, false, now);
+            }
             let course = inner.under_way.entry(node.clone()).or_insert_with(|| Course::of(record));
-            ended.extend(course.see(record, why));
+            ended.extend(course.see(record));
+        }
+        if let Some((course, why)) = inner.under_way.get_mut(node).zip(why) {
+            course.why = Some(why.clone());
+        }
+        if record.is_none() {
+            ended = inner.end(node, false, now);
         }
         ended
     }
@@ -254,10 +262,15 @@ impl Course {
                 Ending::CutShort
             }
             (Phase::Releasing, true) => Ending::Released,
-            (Phase::Releasing, false) => Ending::Returned,
             (Phase::Draining | Phase::Flushing, true) => Ending::Lost,
-            (Phase::Draining | Phase::Flushing, false) => Ending::Cancelled,
+            (_, false) if self.is_returned() => Ending::Returned,
+            (_, false) => Ending::Cancelled,
         }
+    }
+
+    /// Whether the node is in service again for another reason than that it was called off. Of what another process did, the phase tells.
+    fn is_returned(&self) -> bool {
+        self.why.as_ref().map_or(self.record.phase == Phase::Releasing, |why| why.reason == Reason::Returned)
     }
 
     fn phase_until(&self, end: Timestamp) -> Ended {
@@ -271,14 +284,13 @@ impl Course {
         self.record.instance == record.instance && is_same(&self.record)
     }
 
-    fn see(&mut self, record: &Record, why: Option<&str>) -> Option<Ended> {
+    fn see(&mut self, record: &Record) -> Option<Ended> {
         let ended = (record.phase != self.record.phase).then(|| self.phase_until(record.phase_since));
         let stage = (record.phase, record.phase_since);
         if self.stages.last().is_none_or(|last| last.0 != stage.0) {
             self.stages.truncate(STAGES - 1);
             self.stages.push(stage);
         }
-        self.why = why.map(str::to_owned).or_else(|| self.why.take());
         if self.record != *record {
             self.record = record.clone();
         }
@@ -310,6 +322,7 @@ pub(super) fn stages_of(record: &Record) -> Vec<Stage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scale_in::events;
     use crate::scale_in::record::{Cause, Release};
 
     fn at(second: i64) -> Timestamp {
@@ -348,13 +361,14 @@ mod tests {
         for node in &nodes {
             history.see(node, Some(&record(100)), None, at(100));
         }
-        history.see(&nodes[0], Some(&record(100)), Some("the group is at its minimum"), at(101));
+        let why = events::cancelled_at_minimum("web", "i-1");
+        history.see(&nodes[0], Some(&record(100)), Some(&why), at(101));
         history.see(&nodes[0], None, None, at(102));
         history.gone(&nodes[1], at(103));
         history.see(&nodes[2], Some(&Record { cause: Cause::Operator, ..record(200) }), None, at(200));
         let ended = history.ended();
         let told: Vec<_> = ended.iter().rev().map(|past| (past.outcome, past.why())).collect();
-        let reason = Some("the group is at its minimum");
+        let reason = Some(why.note.as_str());
         assert_eq!(told, [(Ending::Cancelled, reason), (Ending::Lost, None), (Ending::Cancelled, None)]);
     }
 
@@ -429,25 +443,34 @@ mod tests {
     }
 
     #[test]
-    fn the_last_phase_and_what_became_of_the_node_say_how_it_ended() {
+    fn what_this_process_did_the_last_phase_and_what_became_of_the_node_say_how_it_ended() {
         use Ending::{Cancelled, CutShort, Lost, Released, Returned};
-        let ending = |record: &Record, is_cut_short, is_gone| {
+        let ending = |record: &Record, is_cut_short, why: Option<&ScaleInEvent>, is_gone| {
             let (history, node) = (History::default(), NodeName::from("n"));
-            history.see(&node, Some(record), None, at(180));
+            history.see(&node, Some(record), why.filter(|_| is_gone), at(180));
             if is_cut_short {
                 history.cut_short(&node);
             }
             let ended =
-                if is_gone { history.gone(&node, at(200)) } else { history.see(&node, None, None, at(200)) };
+                if is_gone { history.gone(&node, at(200)) } else { history.see(&node, None, why, at(200)) };
+            let [past] = &history.ended()[..] else { panic!("one") };
+            assert_eq!(past.why().is_some(), why.is_some() && !is_gone);
             match ended[..] {
                 [Ended::Phase(..), Ended::ScaleIn(_, ending)] => ending,
                 ref other => panic!("{other:?}"),
             }
         };
-        assert_eq!(ending(&releasing(), false, true), Released);
-        assert_eq!(ending(&releasing(), true, true), CutShort);
-        assert_eq!(ending(&releasing(), false, false), Returned);
-        assert_eq!(ending(&record(100), false, true), Lost);
-        assert_eq!(ending(&record(100), false, false), Cancelled);
+        let (off, back) = (events::cancelled_by_a_person(), events::adopted("i-1"));
+        for why in [None, Some(&off), Some(&back)] {
+            assert_eq!(ending(&releasing(), false, why, true), Released);
+            assert_eq!(ending(&releasing(), true, why, true), CutShort);
+            assert_eq!(ending(&record(100), false, why, true), Lost);
+        }
+        assert_eq!(ending(&releasing(), false, None, false), Returned);
+        assert_eq!(ending(&record(100), false, None, false), Cancelled);
+        for record in [record(100), releasing()] {
+            assert_eq!(ending(&record, false, Some(&off), false), Cancelled);
+            assert_eq!(ending(&record, false, Some(&back), false), Returned);
+        }
     }
 }

@@ -24,7 +24,7 @@ use super::context::{
 use super::deadline::{OurLimit, grace_to_ask};
 use super::events::{Reason, ScaleInEvent};
 use super::eviction_rate::Permit;
-use super::history::{Ended, Ending};
+use super::history::{Ended, Ending, Past};
 use super::holds::Heartbeats;
 use super::membership::Membership;
 use super::memory::Memory;
@@ -402,8 +402,7 @@ impl Worker {
 
     /// Notes for people and metrics what the plan says of the scale-in, and starts its actions.
     fn carry_out(&mut self, node: &Arc<NodeView>, plan: Plan, leads: bool, ahead: SignedDuration) {
-        let why = plan.calls_off().map(|event| event.note.as_str());
-        self.note_course(Some(node), why);
+        self.note_course(Some(node), plan.calls_off());
         let progress = (leads && node.scale_in().is_some()).then(|| Progress {
             waiting: plan.waiting,
             phase_until: plan.phase_until.map(|until| later(until, ahead)),
@@ -544,19 +543,20 @@ impl Worker {
         self.shared.holds.note_needed(instance, until, now);
     }
 
-    /// Whether a scale-in goes on though its record is not there.
-    fn goes_on(&self, node: &NodeView) -> bool {
-        let clock = &self.shared.clock;
-        let is_in_vain = |instance| self.memory.overruled_in_vain(instance, clock.cluster()).is_some();
-        self.memory.lost.is_some() || node.instance.as_ref().is_some_and(is_in_vain)
+    /// The record of a scale-in that goes on though it is not there.
+    fn goes_on(&self, node: &NodeView) -> Option<&Record> {
+        let in_vain = || self.memory.overruled_in_vain(node.instance.as_ref()?, self.shared.clock.cluster());
+        self.memory.lost.as_ref().or_else(in_vain)
     }
 
     /// Notes the scale-in's progress. Only the leader counts and logs what has ended, as all replicas see the same. Returns how it ended.
-    fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) -> Option<Ending> {
+    fn note_course(&self, node: Option<&NodeView>, why: Option<&ScaleInEvent>) -> Option<Ending> {
         let now = self.shared.clock.cluster();
         let ended = match node {
-            Some(node) if node.scale_in().is_none() && self.goes_on(node) => Vec::new(),
-            Some(node) => self.shared.history.see(&self.name, node.scale_in(), why, now),
+            Some(node) => {
+                let record = node.scale_in().or_else(|| self.goes_on(node));
+                self.shared.history.see(&self.name, record, why, now)
+            }
             None => self.shared.history.gone(&self.name, now),
         };
         let mut how = None;
@@ -574,7 +574,7 @@ impl Worker {
     fn tell_end(&self, cause: Cause, ending: Ending) {
         let last = self.shared.history.last(&self.name);
         let group = last.as_ref().map(|last| last.course.record.group.as_str());
-        let why = last.as_ref().and_then(|last| last.course.why.as_deref());
+        let why = last.as_ref().and_then(Past::why);
         let (cause, outcome, trace_id) = (cause.as_str(), ending.as_str(), self.tell_trace());
         if matches!(ending, Ending::Lost | Ending::CutShort) {
             tracing::warn!(group, cause, outcome, why, trace_id, "scale-in ended");

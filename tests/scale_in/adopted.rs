@@ -7,7 +7,7 @@ use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use serde_json::json;
 
-use crate::journal_queries::{TERMINATE, is_asked, last_exit, notes, terminations};
+use crate::journal_queries::{TERMINATE, a_hook_timed_out, is_asked, last_exit, notes, terminations};
 use crate::scene::{Cause, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, seconds};
 use crate::status::status;
 
@@ -87,4 +87,27 @@ async fn the_record_of_an_earlier_machine_neither_ends_the_one_that_adopts_its_n
         assert_eq!(terminations(&scene.world, &successor), []);
         assert_eq!(scene.world.aws.calls(TERMINATE), calls, "{cause:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_whose_node_another_machine_adopts_in_mid_drain_is_told_as_returned_and_why() {
+    let mut scene = Scene::with(slow_to_end(held_group(2, 60))).await;
+    let machine = scene.first();
+    let long = |name: &str| pod(name).on(&machine.name).grace(50_000).exits_after(40_000);
+    scene.run([long("web")]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    // The hook holds it, and without heartbeats is over in a minute.
+    scene.pass_some(seconds(60)).await;
+    scene.take_down().await;
+    scene.until(a_hook_timed_out).await;
+    adopts(&scene, &machine).await;
+    scene.run([long("next")]).await;
+    scene.bring_back();
+    scene.until(|w| in_service(w, &machine)).await;
+    scene.pass_some(seconds(2)).await;
+    let status = status(scene.program()).await;
+    let [ended] = &status["ended"].as_array().expect("a list")[..] else { panic!("one: {status}") };
+    assert_eq!((&ended["outcome"], &ended["stages"][0]["phase"]), (&json!("returned"), &json!("Draining")));
+    assert!(ended["why"].as_str().is_some_and(|why| why.contains("another machine")), "{ended}");
 }

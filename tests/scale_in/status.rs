@@ -2,15 +2,17 @@
 
 use std::net::SocketAddr;
 
-use ebbtide::sim::aws::TargetGroupSpec;
+use ebbtide::sim::aws::{LifecycleState, TargetGroupSpec};
 use ebbtide::sim::cluster::{budget, pod};
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tracing::Level;
 
-use crate::journal_queries::{is_asked, notes};
+use crate::journal_queries::{TERMINATE, in_phase, is_asked, notes};
 use crate::scene::{Cause, Scene, config_with, group, seconds};
 
 /// What an admin endpoint answers.
@@ -115,6 +117,41 @@ async fn a_scale_in_that_ended_is_told_with_its_outcome_and_its_phases() {
     assert!((20..=22).contains(&drained), "{gone}");
     assert!(gone["stages"][1]["seconds"].as_u64() >= Some(5), "{gone}");
     assert_eq!((&off["node"], &off["outcome"]), (&json!(second.name), &json!("cancelled")));
+}
+
+/// Without a hook of ours, AWS is told after the drain.
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_that_is_called_off_after_its_drain_is_told_as_cancelled_and_why() {
+    for (by, why) in [("minimum", "minimum size"), ("person", "is gone"), ("detaching", "no longer in group")]
+    {
+        let (log, _guard) = captured::log(Level::INFO);
+        let scene = Scene::with(group(2).size(1, 1_000, 2)).await;
+        let [machine, other] = &scene.machines()[..] else { panic!("two nodes") };
+        let other = other.instance.clone();
+        match by {
+            "minimum" => {
+                scene.world.aws.before_next(TERMINATE, move |aws, now| aws.detach(&other, true, now));
+            }
+            _ => scene.world.aws.deny(TERMINATE, true),
+        }
+        scene.scale_in(machine, Cause::Autoscaler).await;
+        scene.until(|w| w.aws.calls(TERMINATE) > 0).await;
+        assert!(in_phase(&scene.world, machine, "Releasing"));
+        match by {
+            "person" => scene.annotate(machine, None).await,
+            "detaching" => scene.world.aws.set_state(&machine.instance, LifecycleState::Detaching),
+            _ => {}
+        }
+        scene.until(|w| !notes(w, machine, "ScaleInCancelled").is_empty()).await;
+        scene.pass_some(seconds(2)).await;
+        let status = status(scene.program()).await;
+        let [ended] = &status["ended"].as_array().expect("a list")[..] else { panic!("one: {status}") };
+        assert_eq!(ended["outcome"], "cancelled", "{by}: {ended}");
+        assert!(ended["why"].as_str().is_some_and(|told| told.contains(why)), "{by}: {ended}");
+        let log = log.text();
+        let line = log.lines().find(|line| line.contains("scale-in ended")).expect("a line");
+        assert!(line.contains("outcome=\"cancelled\"") && line.contains(why), "{by}: {line}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
