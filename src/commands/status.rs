@@ -39,6 +39,8 @@ pub struct Told {
     pub cordoned: Vec<Cordoned>,
     /// Nodes that drain and whose pods could not be read, so that it is not known whom they wait for, and why.
     pub unread: BTreeMap<NodeName, String>,
+    /// Why disruption budgets could not be read, so that it is not known which pods they hold; `null`: they were, or no node drains.
+    pub budgets_unread: Option<String>,
 }
 
 /// How often [`watch`] looks.
@@ -69,24 +71,22 @@ pub async fn look(cluster: &Cluster, clock: &Clock) -> Result<Told, CommandError
     leaving.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
     let (autoscaler_drains, cordoned) = (AutoscalerDrain::among(&nodes), Cordoned::among(&nodes));
     let unattended = Unattended::among(&nodes, now);
-    let unread = BTreeMap::new();
-    let mut told = Told { scale_ins: leaving, unattended, autoscaler_drains, cordoned, unread };
-    read_waits(cluster, &mut told, &nodes, now).await?;
+    let (unread, budgets_unread) = (BTreeMap::new(), None);
+    let mut told =
+        Told { scale_ins: leaving, unattended, autoscaler_drains, cordoned, unread, budgets_unread };
+    read_waits(cluster, &mut told, &nodes, now).await;
     read_going(cluster, &mut told, now).await;
     Ok(told)
 }
 
 /// Reads whom the drains wait for.
-async fn read_waits(
-    cluster: &Cluster,
-    told: &mut Told,
-    nodes: &[NodeView],
-    now: Timestamp,
-) -> Result<(), CommandError> {
+async fn read_waits(cluster: &Cluster, told: &mut Told, nodes: &[NodeView], now: Timestamp) {
     if !told.scale_ins.iter().any(is_draining) {
-        return Ok(());
+        return;
     }
-    let budgets = Arc::new(cluster.list_budgets().await.map_err(reading("disruption budgets"))?);
+    let budgets = cluster.list_budgets().await.map_err(reading("disruption budgets"));
+    told.budgets_unread = budgets.as_ref().err().map(|error| chain(error));
+    let budgets = Arc::new(budgets.unwrap_or_default());
     let looks = told.scale_ins.iter().map(|one| waits_of(cluster, one, nodes, &budgets, now));
     let waits: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
     for (one, waits) in told.scale_ins.iter_mut().zip(waits) {
@@ -95,7 +95,6 @@ async fn read_waits(
             Err(error) => _ = told.unread.insert(one.node.clone(), chain(&error)),
         }
     }
-    Ok(())
 }
 
 /// Reads which pods are to go from nodes that cluster-autoscaler drains by itself.
@@ -182,8 +181,10 @@ fn scale_ins(told: &Told, is_wide: bool, style: Style, now: Timestamp) -> String
     rows.extend(told.scale_ins.iter().map(|one| row(one, told.unread.get(&one.node), is_wide, now)));
     let waits = told.scale_ins.iter().map(|one| one.waiting.as_deref());
     let table = highlighted(&table(&rows, waits, is_wide), style);
+    let not_known = |why: &String| format!("budgets are not known: {}\n", plain(&cut(why, WORDS)));
+    let budgets = told.budgets_unread.as_ref().map(not_known).unwrap_or_default();
     let warning = told.unattended.as_ref().map(|unattended| nobody(unattended, style)).unwrap_or_default();
-    format!("{table}{warning}")
+    format!("{table}{budgets}{warning}")
 }
 
 /// That nobody works on the scale-ins, and what becomes of instances that a hook holds.

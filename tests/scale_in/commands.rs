@@ -178,7 +178,7 @@ async fn a_command_answers_though_the_api_server_is_busy_or_silent_for_a_moment(
     let told = status::look(&reader(&scene.world), &scene.world.clock).await;
     assert!(told.is_err_and(|error| error.to_string().contains("Nodes could not be read")));
     scene.world.cluster.api_up();
-    scene.world.cluster.forbid(Verb::List, "poddisruptionbudgets");
+    scene.world.cluster.forbid(Verb::List, "nodes");
     status::look(&reader(&scene.world), &scene.world.clock).await.expect_err("forbidden");
     let took = scene.world.clock.now().duration_since(began);
     assert!((3..6).contains(&took.as_secs()), "{took:#}");
@@ -223,6 +223,24 @@ async fn a_node_whose_pods_cannot_be_read_is_shown_without_them_and_the_others_w
     assert!(document["scaleIns"].as_array().is_some_and(|all| all.len() == 2), "{document}");
     assert!(document["unread"][&machines[0].name].is_string(), "{document}");
     assert!(document["unread"][&machines[1].name].is_null(), "{document}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_budgets_cannot_be_read_the_scale_ins_are_shown_without_them_and_with_why() {
+    const UNREAD: &str = "disruption budgets could not be read from the API server";
+    let (scene, machine) = busy(group(2)).await;
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(10)).await;
+    assert!(!status_table(&scene).await.contains(UNREAD));
+    scene.world.cluster.forbid(Verb::List, "poddisruptionbudgets");
+    let told = status::look(&reader(&scene.world), &scene.world.clock).await.expect("told");
+    let table = status::render(&told, Output::Table, Style::default(), scene.world.clock.now());
+    for part in ["Draining", "default/web (has not gone", "and 1 more", UNREAD, "forbidden"] {
+        assert!(table.contains(part), "{part} in\n{table}");
+    }
+    let document = serde_json::to_value(&told).expect("JSON");
+    assert!(document["budgetsUnread"].as_str().is_some_and(|why| why.starts_with(UNREAD)), "{document}");
 }
 
 #[tokio::test(start_paused = true)]
