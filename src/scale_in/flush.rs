@@ -58,7 +58,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(asked_until) = ask_daemons(s, record, hard, plan) {
         until = until.max(asked_until);
     }
-    if s.attachments > 0 && until <= s.now {
+    if until <= s.now && (s.attachments)() > 0 {
         until = until.max(flushed.max(record.phase_since) + VOLUME_WAIT);
     }
     if let Some(drained) = drained_by(s, record).filter(|_| until <= s.now) {
@@ -75,7 +75,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     until = hard.map_or(until, |hard| until.min(hard));
     if until <= s.now {
-        return release::begin(s, record, events::releasing(&record.instance, s.attachments), plan);
+        return release::begin(s, record, events::releasing(&record.instance, (s.attachments)()), plan);
     }
     plan.phase_until = Some(until);
     // A list that comes brings a new plan by itself; where another process leads, none comes.
@@ -143,10 +143,10 @@ fn ask_daemons(
         // It may be the CSI driver that unmounts the volumes.
         let volumes_by = record.phase_since + VOLUME_WAIT;
         let volumes_by = hard.map_or(volumes_by, |hard| volumes_by.min(hard - grace));
-        if s.attachments > 0
-            && s.now < volumes_by
+        if s.now < volumes_by
             && asked.to_go.is_none()
             && pod.deletion_timestamp.is_none()
+            && (s.attachments)() > 0
         {
             until = until.max(Some(volumes_by));
             plan.waiting.push(Waiting { pod: pod.name.clone(), why: WaitReason::Volumes });

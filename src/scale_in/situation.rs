@@ -71,8 +71,8 @@ pub struct Situation<'a> {
     pub our_limit: OurLimit,
     /// Our own pod, if known.
     pub own_pod: Option<&'a PodName>,
-    /// How many volumes are attached to the node.
-    pub attachments: usize,
+    /// How many volumes are attached to the node. Costly: looks at every attachment of the cluster.
+    pub attachments: &'a dyn Fn() -> usize,
     /// Through which target groups load balancers reach the instance.
     pub targets: Targets,
     /// Whether the group ends none of its instances on request at present.

@@ -291,7 +291,7 @@ impl Worker {
             budgets: &|pod| self.shared.budgets.covering(pod),
             our_limit: look.our_limit,
             own_pod: self.shared.own_pod.as_ref(),
-            attachments: attachments_on(&self.shared, &self.nodes),
+            attachments: &|| attachments_on(&self.shared, &self.nodes),
             targets: targets(&self.shared, &node, leads),
             group_keeps_its_nodes: &|| keeps_its_nodes(&self.shared, &node),
             may_shrink: &|| may_shrink(&self.shared, &node),

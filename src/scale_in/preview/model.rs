@@ -232,7 +232,7 @@ impl<'a> Model<'a> {
             budgets: &|pod| self.facts.budgets.covering(pod),
             our_limit: self.our_limit,
             own_pod: None,
-            attachments: self.facts.attachments,
+            attachments: &|| self.facts.attachments,
             targets: Targets::NotAsked,
             group_keeps_its_nodes: &|| member.is_some_and(Member::is_kept),
             may_shrink: &|| member.is_none_or(|member| member.removable.is_ok()),

@@ -479,6 +479,24 @@ fn a_replacement_made_in_the_second_in_which_the_flush_began_is_let_be() {
     assert_eq!(deletions(&scene.plan()), []);
 }
 
+/// A count looks at every attachment of the cluster.
+#[test]
+fn volumes_are_counted_when_a_release_may_wait_for_them_and_not_before() {
+    let mut scene = node().by_autoscaler().with(pod("web").grace(30));
+    for _ in 0..10 {
+        scene.plan();
+        scene.later(1);
+    }
+    scene.remove("web");
+    scene.plan();
+    scene.later(4);
+    scene.plan();
+    assert_eq!((scene.record().phase, scene.attachments_asked.get()), (Phase::Flushing, 0));
+    scene.later(1);
+    scene.plan();
+    assert_eq!((scene.record().phase, scene.attachments_asked.get()), (Phase::Releasing, 2));
+}
+
 #[test]
 fn attached_volumes_hold_the_release_but_not_for_ever() {
     let mut scene = node().by_autoscaler();

@@ -111,6 +111,8 @@ pub(super) struct Scene {
     pub(super) budgets_asked: Cell<usize>,
     pub(super) own_pod: Option<PodName>,
     pub(super) attachments: usize,
+    /// How often it was asked how many they are.
+    pub(super) attachments_asked: Cell<usize>,
     pub(super) is_relisting: bool,
     /// Pods are listed for what asks for that, and no answer comes.
     pub(super) is_silent: bool,
@@ -178,6 +180,7 @@ pub(super) fn node() -> Scene {
         budgets_asked: Cell::new(0),
         own_pod: None,
         attachments: 0,
+        attachments_asked: Cell::new(0),
         is_relisting: false,
         is_silent: false,
         are_kubelets_cut_off: false,
@@ -332,7 +335,10 @@ impl Scene {
             },
             our_limit: OurLimit::of(None, &self.settings),
             own_pod: self.own_pod.as_ref(),
-            attachments: self.attachments,
+            attachments: &|| {
+                self.attachments_asked.set(self.attachments_asked.get() + 1);
+                self.attachments
+            },
             targets: self.targets.clone(),
             group_keeps_its_nodes: &|| self.keeps_its_nodes,
             may_shrink: &|| self.may_shrink,

@@ -333,7 +333,7 @@ impl World {
             budgets: &|_| Vec::new(),
             our_limit: OurLimit::of(None, &settings),
             own_pod: None,
-            attachments: 0,
+            attachments: &|| 0,
             targets: Targets::NotAsked,
             group_keeps_its_nodes: &|| false,
             may_shrink: &|| true,
