@@ -87,7 +87,7 @@ struct Waiting {
     /// When AWS wrote it, by our clock.
     written_at: Timestamp,
     hidden_since: Timestamp,
-    /// Until when it may be of use for others, by the API server's clock.
+    /// Until when it may be of use for others, by AWS's clock.
     for_others: Option<Timestamp>,
     /// Of which instances of ours it has told.
     ours: BTreeSet<InstanceId>,
@@ -98,7 +98,7 @@ struct Waiting {
 struct Left {
     /// Of which instances of ours it has told: that is done.
     ours: BTreeSet<InstanceId>,
-    /// Until when, by the API server's clock.
+    /// Until when, by AWS's clock.
     until: Timestamp,
 }
 
