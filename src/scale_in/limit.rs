@@ -2,6 +2,8 @@
 //!
 //! [`super::deadline`] has the arithmetic. This module decides what applies after one of these has changed, or nobody has led for a while.
 
+use std::cell::LazyCell;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::deadline::{self, HeldBy, OurLimit};
@@ -91,23 +93,24 @@ pub(super) fn effective_limit(
     } else {
         inherited_limit
     };
-    let soonest = s.released_at_the_soonest(record);
+    // That takes a look at all pods, and mostly the limit is the one that the record has.
+    let soonest = LazyCell::new(|| s.released_at_the_soonest(record));
     let aws = deadline::limit(OurLimit::Never, record, held);
     let due = had.map_or(limit, |had| had.max(limit));
-    if soonest.is_some_and(|soonest| was_too_close(s, record, due, soonest)) {
-        return deadline::spared(limit, None, soonest, aws);
+    if record.requested_at < s.leads_since
+        && (*soonest).is_some_and(|soonest| was_too_close(s, record, due, soonest))
+    {
+        return deadline::spared(limit, None, *soonest, aws);
     }
     if had.is_some_and(|had| had <= limit) {
         return Some(limit);
     }
-    deadline::spared(limit, had, soonest, aws)
+    deadline::spared(limit, had, *soonest, aws)
 }
 
-/// Whether `due` left too little time when this process began to lead, although it left enough when the scale-in was requested. `soonest`:
-/// when the node could be released without cutting anything short.
+/// Whether `due` left too little time when this process began to lead, although it left enough when the scale-in was requested, before that.
+/// `soonest`: when the node could be released without cutting anything short.
 fn was_too_close(s: &Situation<'_>, record: &Record, due: Timestamp, soonest: Timestamp) -> bool {
     let takes = soonest.duration_since(s.now);
-    record.requested_at < s.leads_since
-        && due < later(s.leads_since, takes)
-        && later(record.requested_at, takes) <= due
+    due < later(s.leads_since, takes) && later(record.requested_at, takes) <= due
 }
