@@ -47,7 +47,7 @@ fn nodes(criterion: &mut Criterion) {
 }
 
 fn rpcs(criterion: &mut Criterion) {
-    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let _inside = runtime.enter();
     let texts: Vec<String> = (0..NODES).map(text).collect();
     let provider = provider(Arc::new(listed(&texts)));

@@ -142,6 +142,21 @@ impl Provider {
         Ok(self.groups.fresh(self.clock.now())?)
     }
 
+    /// A question about sizes is asked, perhaps in the middle of a loop that began at another process. Without a view to answer from, fails
+    /// at once.
+    async fn asked(&self) -> Result<(), RpcError> {
+        self.view()?;
+        self.visits.asked(&self.groups, &self.clock).await;
+        Ok(())
+    }
+
+    /// A change is asked for, likewise.
+    fn changes(&self) -> Result<(), RpcError> {
+        self.view()?;
+        self.visits.changes(&self.groups, &self.clock);
+        Ok(())
+    }
+
     /// A group, to be read. One that has just vanished is still found for a while: cluster-autoscaler has its name from
     /// the beginning of its loop, and an error would end the loop for all groups.
     fn group(&self, name: &str) -> Result<Arc<Group>, RpcError> {
@@ -383,7 +398,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
         let id = &request.get_ref().id;
         self.answer(Rpc::NodeGroupTargetSize, About::group(id), async {
-            self.visits.asked(&self.groups, &self.clock).await;
+            self.asked().await?;
             let view = self.view()?;
             let target_size = self.figure(&view, group_in(&view, id)?).target_size;
             Ok(NodeGroupTargetSizeResponse { target_size })
@@ -397,6 +412,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupIncreaseSizeResponse>, Status> {
         let request = request.get_ref();
         self.answer(Rpc::NodeGroupIncreaseSize, About::group(&request.id), async {
+            self.changes()?;
             self.increase_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupIncreaseSizeResponse {})
         })
@@ -409,6 +425,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupDeleteNodesResponse>, Status> {
         let request = request.get_ref();
         self.answer(Rpc::NodeGroupDeleteNodes, About::nodes(&request.id, &request.nodes), async {
+            self.changes()?;
             self.delete_nodes(&request.id, &request.nodes).await?;
             Ok(NodeGroupDeleteNodesResponse {})
         })
@@ -421,6 +438,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupDecreaseTargetSizeResponse>, Status> {
         let request = request.get_ref();
         self.answer(Rpc::NodeGroupDecreaseTargetSize, About::group(&request.id), async {
+            self.changes()?;
             self.decrease_target_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupDecreaseTargetSizeResponse {})
         })
@@ -432,8 +450,11 @@ impl CloudProvider for Provider {
         request: Request<NodeGroupNodesRequest>,
     ) -> Result<Response<NodeGroupNodesResponse>, Status> {
         let id = &request.get_ref().id;
-        let instances = async { Ok(NodeGroupNodesResponse { instances: self.instances(id)? }) };
-        self.answer(Rpc::NodeGroupNodes, About::group(id), instances).await
+        self.answer(Rpc::NodeGroupNodes, About::group(id), async {
+            self.asked().await?;
+            Ok(NodeGroupNodesResponse { instances: self.instances(id)? })
+        })
+        .await
     }
 
     async fn node_group_template_node_info(

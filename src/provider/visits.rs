@@ -1,5 +1,6 @@
 //! When cluster-autoscaler comes to this process from another one, the groups are looked at before it is answered: its Refresh or, as a
-//! connection may end in the middle of a loop, its first question about sizes.
+//! connection may end in the middle of a loop, its first question about sizes. That one may be the first call ever: a process that was
+//! never used knows the least of what others have done.
 //!
 //! Discovery has its own poll interval, and knows at once what this process changes: a look for every Refresh would be six a minute. It
 //! may learn another replica's changes a minute late. Until then a size that cluster-autoscaler set there would seem unset, and it would
@@ -58,12 +59,19 @@ impl Visits {
         }
     }
 
-    /// The same for a question about sizes, if cluster-autoscaler has been here before. A loop asks many: if AWS does not answer, together
-    /// they wait no longer than one Refresh.
+    /// The same for a question about sizes. A loop asks many: if AWS does not answer, together they wait no longer than one Refresh.
     pub(super) async fn asked(&self, groups: &Groups, clock: &Clock) {
         let now = clock.now();
         if let Some(came) = self.note(now, false).filter(|came| elapsed(*came, now) < CALL_WITHIN) {
             self.look(came, now, groups).await;
+        }
+    }
+
+    /// The same for a change, which waits for no look: AWS describes the group for it. One begins, for what is asked next.
+    pub(super) fn changes(&self, groups: &Groups, clock: &Clock) {
+        let now = clock.now();
+        if self.note(now, false) == Some(now) {
+            groups.refresh_at_once();
         }
     }
 
@@ -79,30 +87,28 @@ impl Visits {
         }
     }
 
-    /// Returns when it came from elsewhere, if the groups have not been looked at since. `begins`: it is a Refresh, which counts as a
-    /// visit even if it was never here.
+    /// Returns when it came from elsewhere, if the groups have not been looked at since. `begins`: it is a Refresh. The first one counts as
+    /// from elsewhere whatever was asked before: that may have been a person.
     fn note(&self, now: Timestamp, begins: bool) -> Option<Timestamp> {
         let mut visit = self.0.lock();
-        if visit.last.is_none() && !begins {
-            return None;
-        }
-        if visit.is_missing(now) {
+        let is_first = begins && visit.began.is_none();
+        if is_first || visit.is_missing(now) {
             visit.came = now;
         }
         if begins {
             let before = visit.began.replace(now);
             visit.usual = before.map_or(Duration::ZERO, |before| elapsed(before, now));
         }
-        if visit.last.replace(now).is_none_or(|last| elapsed(last, now) >= AWAY) {
+        if visit.last.replace(now).is_none_or(|last| is_first || elapsed(last, now) >= AWAY) {
             visit.unseen = Some(now);
         }
         visit.unseen
     }
 
-    /// Whether cluster-autoscaler came from another process so recently that what that process did may not show yet. A caller without an
-    /// earlier Refresh or question about sizes is a person, not cluster-autoscaler in the middle of its loop.
+    /// Whether cluster-autoscaler came from another process so recently that what that process did may not show yet.
     pub(super) fn may_be_unseen(&self, now: Timestamp) -> bool {
-        elapsed(self.0.lock().came, now) < UNSEEN_FOR
+        let visit = self.0.lock();
+        visit.last.is_none() || elapsed(visit.came, now) < UNSEEN_FOR
     }
 
     fn looked(&self, came: Timestamp) {
@@ -119,7 +125,7 @@ mod tests {
     fn loops(seconds: &[(i64, bool)]) {
         let visits = Visits::default();
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
-        assert!(!visits.may_be_unseen(at(0)), "it was never here");
+        assert!(visits.may_be_unseen(at(0)), "it was never here");
         for &(second, expected) in seconds {
             visits.note(at(second), true);
             visits.note(at(second + 2), false);
@@ -154,5 +160,21 @@ mod tests {
         assert!(!visits.may_be_unseen(at(219)));
         visits.note(at(249), false);
         assert!(visits.may_be_unseen(at(249)));
+    }
+
+    #[test]
+    fn one_that_was_never_here_came_from_elsewhere_whatever_it_calls_first_and_a_person_before_it_is_not_it()
+    {
+        for begins in [false, true] {
+            let visits = Visits::default();
+            let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
+            assert_eq!(visits.note(at(0), begins), Some(at(0)));
+            assert!(visits.may_be_unseen(at(149)), "{begins}");
+            visits.looked(at(0));
+            assert_eq!(visits.note(at(5), false), None, "it was looked since");
+            let first_refresh = (!begins).then_some(at(10));
+            assert_eq!(visits.note(at(10), true), first_refresh);
+            assert_eq!(visits.may_be_unseen(at(155)), !begins);
+        }
     }
 }

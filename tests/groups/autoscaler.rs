@@ -431,22 +431,26 @@ async fn what_was_bought_through_one_replica_is_not_bought_again_through_another
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_is_asked_for_a_size_in_the_middle_of_a_loop_looks_at_the_groups_first() {
-    let scene = Scene::with([group(GROUP, 2)]).await;
-    let other = Program::start(&scene.world, second(config()));
-    tokio::time::sleep(Duration::from_mins(3)).await;
-    let told = async || {
-        let size = NodeGroupTargetSizeRequest { id: GROUP.into() };
-        other.client().node_group_target_size(size).await.expect("answered").into_inner().target_size
-    };
-    other.client().refresh(RefreshRequest {}).await.expect("answered");
-    tokio::time::sleep(Duration::from_mins(3)).await;
-    let looks = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups);
-    let before = looks(&scene.world);
-    assert!(scene.world.until(SOON, |w| looks(w) >= before + 2).await);
-    scene.increase(2).await.expect("raised");
-    // Descriptions may be a few seconds old.
-    tokio::time::sleep(Duration::from_secs(12)).await;
-    assert_eq!(told().await, 4);
+    for was_used in [true, false] {
+        let scene = Scene::with([group(GROUP, 2)]).await;
+        let other = Program::start(&scene.world, second(config()));
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        let told = async || {
+            let size = NodeGroupTargetSizeRequest { id: GROUP.into() };
+            other.client().node_group_target_size(size).await.expect("answered").into_inner().target_size
+        };
+        if was_used {
+            other.client().refresh(RefreshRequest {}).await.expect("answered");
+        }
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        let looks = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups);
+        let before = looks(&scene.world);
+        assert!(scene.world.until(SOON, |w| looks(w) >= before + 2).await);
+        scene.increase(2).await.expect("raised");
+        // Descriptions may be a few seconds old.
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        assert_eq!(told().await, 4, "was used: {was_used}");
+    }
 }
 
 /// cluster-autoscaler gives up what is listed for a quarter of an hour, by its name, and may come to another replica every ten minutes.

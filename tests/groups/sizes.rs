@@ -30,9 +30,13 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 #[tokio::test(start_paused = true)]
 async fn a_group_grows_from_what_aws_says_though_somebody_else_changed_it_meanwhile() {
-    let scene = Scene::with([group(GROUP, 2)]).await;
+    let rarely = Config { refresh_interval: 5 * MINUTE, ..config() };
+    let scene = Scene::configured(World::new(1), rarely, [group(GROUP, 2)]).await;
+    tokio::time::sleep(MINUTE).await;
     let somebody = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
     somebody.set_desired(&GROUP.into(), 4).await.expect("set");
+    // Long enough for every description to show it.
+    tokio::time::sleep(Duration::from_secs(21)).await;
     scene.increase(3).await.expect("grown");
     assert_eq!((scene.desired(), scene.target().await), (7, 7));
     assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 7).await);

@@ -13,6 +13,7 @@ use ebbtide::provider::proto::{
     NodeGroupTargetSizeRequest, NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, PricingNodePriceRequest,
     PricingPodPriceRequest, RefreshRequest,
 };
+use ebbtide::sim::aws::Operation;
 use ebbtide::telemetry::LogFormat;
 use ebbtide::telemetry::captured::{self, Log};
 use ebbtide::template::{Template, TemplateError};
@@ -350,6 +351,53 @@ async fn refresh_asks_for_a_look_at_once_if_cluster_autoscaler_was_away_and_does
     assert!(world.groups.refresh_wanted().now_or_never().is_none());
 }
 
+/// Its Refresh went to a replica that has died since.
+#[tokio::test(start_paused = true)]
+async fn a_question_about_sizes_that_is_the_first_call_ever_waits_for_a_look_and_the_next_one_does_not() {
+    for first in ["size", "nodes"] {
+        let world = World::with(web(1));
+        tokio::time::advance(Duration::from_secs(50)).await;
+        let ask = async || match first {
+            "size" => world.target_size().await,
+            _ => world.listed().await.len() as i32,
+        };
+        let look = async {
+            let wanted = world.groups.refresh_wanted_at_once();
+            tokio::time::timeout(Duration::from_secs(1), wanted).await.expect("a look is asked for");
+            world.publish([web(3)]);
+        };
+        let (told, ()) = tokio::join!(ask(), look);
+        assert_eq!(told, 3, "{first}");
+        let began = Instant::now();
+        assert_eq!((world.target_size().await, world.listed().await.len()), (3, 3));
+        assert_eq!(began.elapsed(), Duration::ZERO, "{first}");
+        // Where AWS does not answer, a loop waits no longer than a Refresh.
+        tokio::time::advance(Duration::from_mins(5)).await;
+        let began = Instant::now();
+        for _ in 0..5 {
+            assert_eq!(ask().await, 3);
+        }
+        assert_eq!(began.elapsed(), Duration::from_secs(3), "{first}");
+    }
+}
+
+/// Where it runs beside another replica, that one may have terminated the instance, or set a size.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_the_first_call_ever_is_not_decided_by_what_this_process_has_seen() {
+    let group = || web(3).in_service(&["i-1", "i-2", "i-3"]);
+    let world = World::with(group()).registered(&["i-1", "i-3"]);
+    assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
+    assert!(world.is_untouched());
+    assert!(world.groups.refresh_wanted_at_once().now_or_never().is_some(), "for what is asked next");
+    world.delete(vec![node("i-1")]).await.expect("what has a Node is drained");
+    let world = World::with(group());
+    world.aws.hang(&[Operation::DescribeAutoScalingGroups], true);
+    assert_eq!(code(&world.increase(1).await), Code::Unavailable);
+    assert!(world.is_untouched());
+    let world = world.visited().await;
+    world.increase(1).await.expect("from the last refresh");
+}
+
 #[tokio::test(start_paused = true)]
 async fn cleanup_does_nothing_and_prices_are_not_implemented() {
     let world = World::empty(None);
@@ -411,6 +459,7 @@ async fn an_answer_that_is_to_come_within_seconds_is_no_failure_to_the_log() {
 async fn a_change_that_fails_is_told_each_time_with_the_group_and_the_nodes_that_it_is_about() {
     let (log, _guard) = captured::log_as(LogFormat::Json, Level::INFO);
     let world = World::with(web(3).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1", "i-2", "i-3"]);
+    let world = world.visited().await;
     world.aws.throttle_any(u32::MAX);
     for _ in 0..2 {
         // From the last refresh: AWS throttles what sets the size as well.

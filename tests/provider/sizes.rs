@@ -87,7 +87,7 @@ async fn a_scale_up_that_is_taken_back_takes_no_replacement_along() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_comes_before_the_client_gives_up_and_a_doubt_asks_for_a_new_refresh() {
-    let world = World::with(web(1).in_service(&["i-1"]));
+    let world = World::with(web(1).in_service(&["i-1"])).visited().await;
     world.aws.hang(&[Operation::DescribeAutoScalingGroups, Operation::SetDesiredCapacity], true);
     let before = tokio::time::Instant::now();
     world.decrease(-1).await.expect_err("no answer");
@@ -124,7 +124,7 @@ async fn no_size_is_set_that_was_decided_from_a_description_from_before_a_pause(
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_was_suspended_sets_no_size_by_what_it_saw_before() {
     for suspended in [false, true] {
-        let world = World::with(web(3).in_service(&["i-1"]));
+        let world = World::with(web(3).in_service(&["i-1"])).visited().await;
         world.aws.hang(&[Operation::DescribeAutoScalingGroups], true);
         if suspended {
             world.clock.step(SignedDuration::from_hours(1));

@@ -232,10 +232,15 @@ impl Groups {
         let is_new = |view: &Option<Arc<Snapshot>>| view.as_ref().is_some_and(|view| view.taken_at >= after);
         let mut versions = self.versions();
         if !is_new(&versions.borrow()) {
-            self.urgent.notify_one();
+            self.refresh_at_once();
         }
         // An error would mean that the groups themselves are gone.
         let _ = versions.wait_for(is_new).await;
+    }
+
+    /// Asks discovery for a refresh at once.
+    pub fn refresh_at_once(&self) {
+        self.urgent.notify_one();
     }
 
     /// Waits until somebody asks for a refresh at once.
