@@ -132,6 +132,11 @@ impl Aws {
         Self { dry_run: Some(dry_run.clone()), ..self }
     }
 
+    /// Whether they refuse to send whatever changes something.
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run.is_some()
+    }
+
     /// The same clients, which tell `clock` what AWS's reads.
     #[must_use]
     pub fn telling(self, clock: &Clock) -> Self {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use ebbtide::aws::{AutoScalingGroup, Aws};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::Leadership;
+use ebbtide::config::Config;
 use ebbtide::groups::protection::{PROTECTION_TAG, Protection};
 use ebbtide::groups::selector::Selectors;
 use ebbtide::groups::{Group, Groups, Snapshot};
@@ -22,6 +23,7 @@ use ebbtide::sim::http::{Lost, Request, Response, aws_client};
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use jiff::{SignedDuration, Timestamp};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -370,6 +372,29 @@ async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_oth
     let theirs: BTreeSet<String> = theirs.into_iter().collect();
     assert_eq!(guarded(&scene.world, "foreign"), [theirs.clone(), theirs]);
     assert_eq!(scene.world.aws.calls(Operation::DescribeTags), 1, "once");
+}
+
+/// It runs beside a program that works, and releases what that one has left.
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_takes_no_marks_over_and_tells_the_size_that_it_would_have_set_without_a_warning() {
+    let mut short = Short::group().await;
+    somebody(&short.scene.world)
+        .tag_instances(&ids(&short.before[1..]), PROTECTION_TAG, JUST_NOW)
+        .await
+        .expect("tagged");
+    let (log, _captured) = captured::log(tracing::Level::INFO);
+    let dry_run = Program::start(&short.scene.world, Config { dry_run: true, ..config() });
+    std::mem::replace(&mut short.scene.program, dry_run).kill().await;
+    short.scene.answers().await;
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    assert!(!log.text().contains("SetInstanceProtection"), "{}", log.text());
+    assert_eq!(code(&short.scene.decrease(-2).await), Code::FailedPrecondition);
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    let text = log.text();
+    assert!(text.contains("autoscaling:SetDesiredCapacity web to 3"), "{text}");
+    let warnings: Vec<_> =
+        text.lines().filter(|line| line.contains("WARN ebbtide::groups::protection")).collect();
+    assert!(warnings.is_empty(), "{warnings:#?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@
 //! - Everything here holds the lock of the group's protection, and that of its size only to set one: taking protection off takes several
 //!   calls, which the next scale-up of the group need not wait for.
 //! - A tag that cannot be set does not keep a size from going down.
+//! - A dry run protects nothing, and so releases nothing: what has the tag is another process's.
 
 mod calls;
 mod late_sizes;
@@ -138,7 +139,9 @@ impl Protection {
         let (result, tagged) = calls::tag(&self.aws, &instances, &tag).await;
         self.note_tagging(result.as_ref().err());
         let before = self.pending.get(group);
-        self.pending.add(group, instances.iter().cloned(), Some(&*tag).filter(|_| tagged), None);
+        if !self.aws.is_dry_run() {
+            self.pending.add(group, instances.iter().cloned(), Some(&*tag).filter(|_| tagged), None);
+        }
 
         let mut protecting = pin!(self.protect(group, &instances, true));
         let protected = tokio::select! {
@@ -164,7 +167,8 @@ impl Protection {
             Ok(Some(seen)) if seen.desired != from => {
                 Err(in_progress(format!("somebody else has set its desired capacity to {}", seen.desired)))
             }
-            Ok(_) => self.set(group, to, asked_at).await,
+            // A dry run tells which size it would have set.
+            Ok(_) | Err(AwsError::DryRun { .. }) => self.set(group, to, asked_at).await,
             Err(error) => Err(error),
         };
         let is_set = set.is_ok();
@@ -319,8 +323,11 @@ impl Protection {
         self.groups.brought_up_to_date(group, self.clock.now())
     }
 
-    /// Logs when instances cannot be tagged, and when they can again.
+    /// Logs when instances cannot be tagged, and when they can again. That a dry run tags none is no trouble.
     fn note_tagging(&self, error: Option<&AwsError>) {
+        if matches!(error, Some(AwsError::DryRun { .. })) {
+            return;
+        }
         let mut outage = self.untagged.lock();
         if let Some(error) = error {
             if let Some(outage_seconds) = outage.failed() {
@@ -337,8 +344,11 @@ impl Protection {
         }
     }
 
-    /// Releases what is due, and finds what other runs have left, for ever.
+    /// Releases what is due, and finds what other runs have left, for ever. In a dry run neither: that is for the process which works.
     pub async fn run(self: Arc<Self>, leadership: Leadership) -> Infallible {
+        if self.aws.is_dry_run() {
+            return std::future::pending().await;
+        }
         let take_over =
             take_over::take_over(&self.aws, &self.groups, &self.clock, &leadership, &self.pending);
         tokio::join!(take_over, self.release_what_is_due()).1
