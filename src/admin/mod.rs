@@ -27,7 +27,7 @@ use tokio::time::timeout;
 
 use crate::scale_in::status::Status;
 use crate::slots::{Bounded, Peer, Slots};
-use crate::telemetry::chain;
+use crate::telemetry::{RateLimit, chain};
 
 /// How long a request's headers may take, and how long a connection may wait for its next request.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
@@ -40,6 +40,8 @@ const CONNECTIONS_OF_A_PEER: usize = 16;
 const CONNECTION_AGE: Duration = Duration::from_mins(10);
 /// Pause after a failed accept(2). It may fail again at once (no file descriptors); this avoids a busy loop.
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
+/// It mostly fails until something else ends: one line in this time.
+const ACCEPT_ERRORS_EVERY: Duration = Duration::from_mins(1);
 
 /// What is missing before the program is ready; nothing: it is.
 #[derive(Clone, Debug, Default)]
@@ -119,6 +121,7 @@ pub async fn serve(
     let slots = Slots::new(CONNECTIONS, CONNECTIONS_OF_A_PEER);
     let stopping = GracefulShutdown::new();
     let mut open = JoinSet::new();
+    let mut errors = RateLimit::default();
     tokio::pin!(shutdown);
     loop {
         tokio::select! {
@@ -131,7 +134,9 @@ pub async fn serve(
                     open.spawn(stopping.watch(http.serve_connection(io, service)).map(drop));
                 }
                 Err(error) => {
-                    tracing::warn!(error = %chain(&error), "a connection to the admin address could not be accepted; trying again");
+                    if let Some(suppressed) = errors.allow(ACCEPT_ERRORS_EVERY) {
+                        tracing::warn!(error = %chain(&error), suppressed, "connections to the admin address cannot be accepted; trying again");
+                    }
                     tokio::time::sleep(AFTER_ACCEPT_ERROR).await;
                 }
             },

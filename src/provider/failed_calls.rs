@@ -13,8 +13,12 @@ use super::proto::ExternalGrpcNode;
 use crate::k8s::{InstanceId, ProviderId};
 use crate::telemetry::{RateLimit, chain};
 
-/// Reads come for every group and node every 10 s, and mostly fail all at once: of each RPC and code, one line in this time.
-const READS_EVERY: Duration = Duration::from_mins(1);
+/// Calls come every 10 s, of reads one for every group and node, and mostly fail again, reads all at once: of each RPC and code, and of
+/// changes of each group, one line in this time.
+const LINES_EVERY: Duration = Duration::from_mins(1);
+
+/// Of how many of these the last line is remembered: names of groups come from outside. After as many they are all told anew.
+const REMEMBERED: usize = 1_000;
 
 /// Nodes of a batch that a line names: as many as cluster-autoscaler's batches have by default.
 const NAMED: usize = 10;
@@ -61,10 +65,13 @@ fn listed(mut entries: impl Iterator<Item = String>) -> Option<String> {
     (!first.is_empty()).then(|| format!("{}{more}", excerpt(&first.join(", "))))
 }
 
+/// Failures of which one is told for all: of reads whatever the group, of changes for each.
+type Kind = (Rpc, Code, Option<String>);
+
 /// What was told of calls that failed.
 #[derive(Debug, Default)]
 pub(super) struct FailedCalls {
-    reads: Mutex<HashMap<(Rpc, Code), RateLimit>>,
+    lines: Mutex<HashMap<Kind, RateLimit>>,
 }
 
 impl FailedCalls {
@@ -72,7 +79,7 @@ impl FailedCalls {
     pub(super) fn tell(&self, rpc: Rpc, about: About<'_>, error: &RpcError) {
         let (code, text) = (error.code(), chain(error));
         let (group, node, instance) = (about.group.map(excerpt), about.names(), about.instances());
-        let due = self.line_is_due(rpc, code);
+        let due = self.line_is_due(rpc, code, group.clone());
         let suppressed = due.filter(|others| *others > 0);
         let code = code_name(code);
         if due.is_some() {
@@ -83,12 +90,31 @@ impl FailedCalls {
     }
 
     /// Whether a warning is due, and how many were left out since the last one.
-    fn line_is_due(&self, rpc: Rpc, code: Code) -> Option<u64> {
-        match code {
-            _ if rpc.changes() => Some(0),
-            // An answer as good as any: prices are off, or a template comes within seconds.
-            Code::Unimplemented => None,
-            _ => self.reads.lock().entry((rpc, code)).or_default().allow(READS_EVERY),
+    fn line_is_due(&self, rpc: Rpc, code: Code, group: Option<String>) -> Option<u64> {
+        // An answer as good as any: prices are off, or a template comes within seconds.
+        if code == Code::Unimplemented {
+            return None;
+        }
+        let mut lines = self.lines.lock();
+        let key = (rpc, code, group.filter(|_| rpc.changes()));
+        if lines.len() >= REMEMBERED && !lines.contains_key(&key) {
+            lines.clear();
+        }
+        lines.entry(key).or_default().allow(LINES_EVERY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_number_of_names_of_groups_takes_memory_for_good() {
+        let failed = FailedCalls::default();
+        for group in 0..3 * REMEMBERED {
+            let due = failed.line_is_due(Rpc::NodeGroupDeleteNodes, Code::NotFound, Some(group.to_string()));
+            assert_eq!(due, Some(0), "the first of each is told");
+            assert!(failed.lines.lock().len() <= REMEMBERED);
         }
     }
 }

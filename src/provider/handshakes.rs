@@ -16,7 +16,7 @@ use super::Tls;
 use super::listen::Io;
 use super::refusals::{Reason, RefusedClients};
 use crate::slots::{Bounded, Peer, Slots};
-use crate::telemetry::chain;
+use crate::telemetry::{RateLimit, chain};
 
 /// Longest handshake: it is two round trips and a signature.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
@@ -34,6 +34,8 @@ const GOING_WITHIN: Duration = Duration::from_secs(30);
 /// Pause after accept(2) has failed. It may fail again at once (no file descriptors), which must not become a busy
 /// loop.
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
+/// It mostly fails until something else ends: one line in this time.
+const ACCEPT_ERRORS_EVERY: Duration = Duration::from_mins(1);
 
 impl Connected for Bounded<Box<dyn Io>> {
     type ConnectInfo = Peer;
@@ -55,16 +57,21 @@ where
     let shaking = Slots::new(HANDSHAKES, HANDSHAKES_OF_A_PEER);
     let open = Slots::new(CONNECTIONS, CONNECTIONS_OF_A_PEER);
     let age = tls.as_ref().map_or(Duration::MAX, |_| CONNECTION_AGE + GOING_WITHIN);
+    let mut errors = RateLimit::default();
     incoming
-        .then(async |accepted| match accepted {
-            Ok(accepted) => Some(accepted),
-            Err(error) => {
-                tracing::warn!(error = %chain(&error), "a connection to the gRPC address could not be accepted; trying again");
-                sleep(AFTER_ACCEPT_ERROR).await;
-                None
+        .filter_map(move |accepted| {
+            if let Err(error) = &accepted
+                && let Some(suppressed) = errors.allow(ACCEPT_ERRORS_EVERY)
+            {
+                tracing::warn!(error = %chain(error), suppressed, "connections to the gRPC address cannot be accepted; trying again");
+            }
+            async move {
+                if accepted.is_err() {
+                    sleep(AFTER_ACCEPT_ERROR).await;
+                }
+                accepted.ok()
             }
         })
-        .filter_map(async |accepted| accepted)
         .map(move |(io, peer)| {
             let (tls, refusals, open) = (tls.clone(), refusals.clone(), Arc::clone(&open));
             let slot = shaking.take(peer);
@@ -101,5 +108,26 @@ where
         Ok(Ok(stream)) => Ok(Box::new(stream)),
         Ok(Err(error)) => Err((Reason::of(&error), chain(&error))),
         Err(_) => Err((Reason::too_slow, "it took longer than a handshake may".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::DuplexStream;
+
+    use super::*;
+    use crate::telemetry::captured;
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_cannot_be_accepted_are_told_once_a_minute_and_the_next_one_gets_through() {
+        let (log, _guard) = captured::log(tracing::Level::WARN);
+        let (ours, _theirs) = tokio::io::duplex(64);
+        let full = || Err::<(DuplexStream, Peer), _>(io::Error::other("no file descriptors"));
+        let incoming = (0..301).map(|_| full()).chain([Ok((ours, Peer::Local))]);
+        let accepted = connections(futures::stream::iter(incoming), None, RefusedClients::default());
+        assert_eq!(accepted.count().await, 1);
+        let text = log.text();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains("suppressed=299"), "{text}");
     }
 }

@@ -36,7 +36,7 @@ pub enum Rpc {
 }
 
 impl Rpc {
-    /// Whether it changes sizes. Each failure of these is logged as a warning, those of others once a minute.
+    /// Whether it changes sizes.
     pub fn changes(self) -> bool {
         matches!(
             self,

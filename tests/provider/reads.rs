@@ -9,9 +9,10 @@ use ebbtide::groups::{Group, LaunchFailure};
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::provider::proto::{
     CleanupRequest, ExternalGrpcNode, GetAvailableGpuTypesRequest, GpuLabelRequest, Instance,
-    InstanceErrorInfo, NodeGroupAutoscalingOptionsRequest, NodeGroupForNodeRequest, NodeGroupNodesRequest,
-    NodeGroupTargetSizeRequest, NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, PricingNodePriceRequest,
-    PricingPodPriceRequest, RefreshRequest,
+    InstanceErrorInfo, NodeGroupAutoscalingOptionsRequest, NodeGroupDeleteNodesRequest,
+    NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
+    NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, PricingNodePriceRequest, PricingPodPriceRequest,
+    RefreshRequest,
 };
 use ebbtide::sim::aws::Operation;
 use ebbtide::telemetry::LogFormat;
@@ -456,23 +457,46 @@ async fn an_answer_that_is_to_come_within_seconds_is_no_failure_to_the_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_that_fails_is_told_each_time_with_the_group_and_the_nodes_that_it_is_about() {
+async fn a_change_that_fails_is_told_with_the_group_and_the_nodes_that_it_is_about() {
     let (log, _guard) = captured::log_as(LogFormat::Json, Level::INFO);
     let world = World::with(web(3).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1", "i-2", "i-3"]);
     let world = world.visited().await;
     world.aws.throttle_any(u32::MAX);
-    for _ in 0..2 {
-        // From the last refresh: AWS throttles what sets the size as well.
-        assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
-    }
+    // From the last refresh: AWS throttles what sets the size as well.
+    assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
     world.leaving.now().refuses = ["n-1".into()].into();
     assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
     let batch: Vec<_> = (1..=12).map(|n| node(&format!("i-{n}"))).collect();
     assert_eq!(code(&world.delete(batch).await), Code::InvalidArgument);
     let lines = told(&log);
     let groups: Vec<_> = lines.iter().map(|line| line["group"].as_str().expect("a group")).collect();
-    assert_eq!(groups, [GROUP; 4]);
-    assert_eq!((&lines[2]["node"], &lines[2]["instance"]), (&json!("n-1"), &json!("i-1")));
-    let instances = lines[3]["instance"].as_str().expect("instances");
+    assert_eq!(groups, [GROUP; 3]);
+    assert_eq!((&lines[1]["node"], &lines[1]["instance"]), (&json!("n-1"), &json!("i-1")));
+    let instances = lines[2]["instance"].as_str().expect("instances");
     assert!(instances.starts_with("i-1, i-2, ") && instances.ends_with("i-10 and 2 more"), "{instances}");
+}
+
+/// cluster-autoscaler asks again in every loop for what is refused for good.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_fails_again_is_told_once_a_minute_and_another_code_or_group_at_once() {
+    let (log, _guard) = captured::log_as(LogFormat::Json, Level::INFO);
+    let world = World::with(web(1).in_service(&["i-1"])).registered(&["i-1"]);
+    let mut other = web(1);
+    Arc::make_mut(&mut other.asg).name = "db".into();
+    world.publish([web(1).in_service(&["i-1"]), other]);
+    let fail = async |group: &str, instance| {
+        let request = NodeGroupDeleteNodesRequest { id: group.into(), nodes: vec![node(instance)] };
+        world.client().await.node_group_delete_nodes(request).await.expect_err("refused").code()
+    };
+    for _ in 0..12 {
+        assert_eq!(fail(GROUP, "i-1").await, Code::FailedPrecondition, "at its minimum");
+        tokio::time::advance(Duration::from_secs(10)).await;
+    }
+    let suppressed: Vec<_> = told(&log).iter().map(|line| line["suppressed"].clone()).collect();
+    assert_eq!(suppressed, [Value::Null, json!(5)]);
+    assert_eq!(fail(GROUP, "i-9").await, Code::NotFound);
+    assert_eq!(fail("db", "i-9").await, Code::NotFound);
+    let last: Vec<_> =
+        told(&log)[2..].iter().map(|line| (line["group"].clone(), line["code"].clone())).collect();
+    assert_eq!(last, [(json!(GROUP), json!("NOT_FOUND")), (json!("db"), json!("NOT_FOUND"))]);
 }
