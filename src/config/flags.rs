@@ -266,8 +266,8 @@ pub(super) struct ServeFlags {
     /// state changes. Without one, only refreshes show what happens. Repeatable: each queue has a name of its own.
     #[arg(long, value_name = "URL")]
     pub(super) queue_url: Vec<String>,
-    /// What to do on a rebalance recommendation, unless the group has Capacity Rebalancing: drain (and have it replaced), cordon
-    /// (for an hour), nothing.
+    /// What to do on a rebalance recommendation, unless the group has Capacity Rebalancing and a terminating hook: drain (and have
+    /// it replaced), cordon (for an hour), nothing.
     #[arg(long, value_name = "CHOICE", default_value = "cordon")]
     pub(super) on_rebalance: String,
     /// What to do when AWS Health announces maintenance, retirement or reboot of an instance: drain (and have it replaced),
