@@ -9,7 +9,7 @@ use aws_smithy_runtime_api::client::interceptors::{Intercept, dyn_dispatch_hint}
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::config_bag::ConfigBag;
 
-/// Fails descriptions whose XML ends early. For calls that change something, the status says that they were done.
+/// Fails answers to calls that only read, if their XML ends early. For calls that change something, the status says that they were done.
 #[derive(Debug)]
 pub(super) struct Whole;
 
@@ -41,7 +41,7 @@ impl Intercept for Whole {
     }
 }
 
-/// Whether a document is the beginning of a description: its last tag does not close its first one.
+/// Whether a document is the beginning of an answer to a call that only reads: its last tag does not close its first one.
 fn ends_early(body: &[u8]) -> bool {
     let body = body.trim_ascii_end();
     // After the declaration.
@@ -52,7 +52,8 @@ fn ends_early(body: &[u8]) -> bool {
     let closes = |end: &[u8]| end.strip_suffix(b">").is_some_and(|end| end.trim_ascii_end() == name);
     let last = body.rsplit(|byte| *byte == b'<').next().unwrap_or_default();
     let is_closed = last.strip_prefix(b"/").is_some_and(closes) || last == root && root.ends_with(b"/>");
-    name.starts_with(b"Describe") && !is_closed
+    let reads = name.starts_with(b"Describe") || name.starts_with(b"Get");
+    reads && !is_closed
 }
 
 #[cfg(test)]
@@ -120,6 +121,13 @@ mod tests {
             ("<DescribeTagsResponse><tagSet></tagSet>", true),
             ("<DescribeTagsResponse><tagSet/></DescribeTagsResponse", true),
             ("<DescribeTagsResponse xmlns=\"x\"", true),
+            ("<GetInstanceTypesFromInstanceRequirementsResponse><instanceTypeSet>", true),
+            ("<GetInstanceTypesFromInstanceRequirementsResponse><instanceTypeSet/></Get", true),
+            (
+                "<GetInstanceTypesFromInstanceRequirementsResponse></GetInstanceTypesFromInstanceRequirementsResponse>",
+                false,
+            ),
+            ("<SetDesiredCapacityResponse>", false),
             ("{\"Messages\":[", false),
             ("", false),
         ] {
