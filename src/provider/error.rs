@@ -77,8 +77,8 @@ pub enum RpcError {
     Size(#[from] SizeError),
     /// One of two descriptions of the group is from before the other, and which is not known.
     #[error(
-        "AWS described group {group} with {seen} instances a moment ago and {described} now, and one of the two descriptions is out \
-         of date: its size is not lowered until the next refresh"
+        "AWS described group {group} with desired capacity {seen} a moment ago and {described} now, and one of the two descriptions is \
+         out of date: its size is not lowered until the next refresh"
     )]
     SizeInDoubt {
         /// Name of the group.
