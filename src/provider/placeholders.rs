@@ -5,7 +5,8 @@
 //! - names are numbers, given in the order of the requests. They restart at the number of live instances once all missing
 //!   ones have come; until then none is given twice. In the loop in which cluster-autoscaler gives one up it may ask for
 //!   another, and would take a reused name to be as old: so none is reused after a size was lowered;
-//! - when an instance comes, the lowest number goes, the oldest request;
+//! - when an instance comes, the lowest number goes, the oldest request; when one is back that a look had left out, the number that
+//!   it was given meanwhile;
 //! - a placeholder that is given up goes by its own number.
 //!
 //! cluster-autoscaler may come to another replica every ten minutes, and follows a name for longer than that. Each replica counts
@@ -45,6 +46,10 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// Source: `updateScaleRequests` of
 /// [`clusterstate.go`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/clusterstate/clusterstate.go).
 const ON_ITS_WAY: Duration = Duration::from_mins(1);
+
+/// An instance that a description has left out, and that is back within this, had not left: descriptions are eventually consistent, some
+/// of them minutes old.
+const COMES_BACK_WITHIN: Duration = Duration::from_mins(5);
 
 /// Most placeholders of a group: the nodes of the largest cluster that Kubernetes is built for, and an answer of well under the
 /// 4 MiB that cluster-autoscaler's client takes. Of a size beyond it, as somebody mistypes one, the rest has no names:
@@ -95,6 +100,8 @@ struct Numbers {
     next: usize,
     /// The last look.
     seen: Option<Arc<AutoScalingGroup>>,
+    /// Live instances that a look has left out altogether, and when. One that leaves is mostly seen leaving first.
+    left_out: BTreeMap<InstanceId, Timestamp>,
     /// Those that are being given up.
     going: Vec<usize>,
     /// A number has gone without its instance.
@@ -107,9 +114,15 @@ impl Numbers {
         let (live, missing) = (group.live().count(), group.missing().min(MOST_LISTED));
         let is_new = self.open.is_empty() && !self.was_lowered;
         self.next = if is_new { live } else { self.next.max(live) };
-        let came = self.arrivals(group).min(self.open.len());
-        self.open.drain(..came);
-        self.was_lowered &= came == 0 || !self.open.is_empty();
+        let (came, back) = self.arrivals(group, now);
+        let before = self.open.len();
+        self.open.drain(..came.min(before));
+        for _ in 0..back.min(self.open.len()) {
+            // It was never missing, so the number that it was given goes, and not the oldest.
+            let given = self.open.iter().rposition(|missing| missing.replaces_since.is_some());
+            self.open.remove(given.unwrap_or_default());
+        }
+        self.was_lowered &= self.open.len() == before || !self.open.is_empty();
         for going in &self.going {
             if self.open.len() > missing {
                 self.open.retain(|missing| missing.number != *going);
@@ -131,12 +144,19 @@ impl Numbers {
         self.seen = Some(Arc::clone(group));
     }
 
-    /// How many live instances the last look did not show; not counted while none was missing. Most looks show what the last one did.
-    fn arrivals(&self, group: &Arc<AutoScalingGroup>) -> usize {
-        let is_another = |seen: &&Arc<AutoScalingGroup>| !self.open.is_empty() && !Arc::ptr_eq(seen, group);
-        let Some(seen) = self.seen.as_ref().filter(is_another) else { return 0 };
+    /// How many live instances the last look did not show: those that have come, and those that are back, as an earlier one showed them.
+    /// Most looks show what the last one did.
+    fn arrivals(&mut self, group: &Arc<AutoScalingGroup>, now: Timestamp) -> (usize, usize) {
+        let Some(seen) = self.seen.as_ref().filter(|seen| !Arc::ptr_eq(seen, group)) else { return (0, 0) };
         let before: BTreeSet<&InstanceId> = seen.live().map(|instance| &instance.id).collect();
-        group.live().filter(|instance| !before.contains(&instance.id)).count()
+        self.left_out.retain(|_, at| elapsed(*at, now) < COMES_BACK_WITHIN);
+        let newcomers = group.live().filter(|instance| !before.contains(&instance.id));
+        let (back, came): (Vec<_>, Vec<_>) =
+            newcomers.partition(|instance| self.left_out.remove(&instance.id).is_some());
+        let there: BTreeSet<&InstanceId> = group.instances.iter().map(|instance| &instance.id).collect();
+        let left_out = before.difference(&there).map(|id| (InstanceId::clone(id), now));
+        self.left_out.extend(left_out);
+        (came.len(), back.len())
     }
 
     fn names(&self) -> Vec<usize> {
@@ -310,6 +330,21 @@ mod tests {
             (110, &[4, 5, 6, 7, 8, 9, 10]),
         ] {
             assert_eq!(late(at(second)), expected, "at {second}");
+        }
+    }
+
+    /// Or the number that is left would be young, and what never comes be waited for once more.
+    #[test]
+    fn an_instance_that_one_look_has_left_out_takes_no_number_with_it_when_it_is_back() {
+        let at = |second| NOW + Duration::from_secs(second);
+        // After how many seconds it is back, and the number that is left.
+        for (second, left) in [(10, 3), (299, 3), (300, 4)] {
+            let mut numbers = Numbers::default();
+            numbers.follow(&group(0..3, 1), NOW);
+            numbers.follow(&group(0..2, 2), NOW);
+            assert_eq!(numbers.names(), [3, 4]);
+            numbers.follow(&group(0..3, 1), at(second));
+            assert_eq!(numbers.names(), [left], "{second}");
         }
     }
 
