@@ -63,7 +63,7 @@ async fn of_concern<T>(versions: &mut watch::Receiver<T>, is_of_concern: impl Fn
             return;
         }
     }
-    pending().await
+    pending::<()>().await;
 }
 
 #[cfg(test)]
