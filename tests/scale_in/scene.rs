@@ -9,7 +9,7 @@ use ebbtide::config::Config;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
     ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
-    NodeGroupTargetSizeRequest, RefreshRequest,
+    NodeGroupTargetSizeRequest, NodeGroupsRequest, RefreshRequest,
 };
 use ebbtide::scale_in::Settings;
 use ebbtide::sim::aws::{GroupSpec, HookSpec, LifecycleState, TerminationCause};
@@ -361,7 +361,8 @@ impl Scene {
     /// Waits until it answers.
     pub(crate) async fn ready(&self) {
         let answers = async {
-            while self.target().await.is_err() {
+            // Not by a question about sizes, for the first of which the groups are looked at.
+            while self.client().node_groups(NodeGroupsRequest {}).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
