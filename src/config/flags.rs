@@ -179,7 +179,7 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub(super) refresh_interval: String,
     /// Age of the last successful refresh above which cluster-autoscaler gets UNAVAILABLE instead of answers, up to 24h; at
-    /// least 1m longer than --refresh-interval: the next refresh may be slow, or fail and be repeated.
+    /// least twice --refresh-interval, or 1m longer: the next refresh may be slow, or fail and be repeated.
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub(super) snapshot_max_age: String,
     /// Take instance types from the built-in table only, without asking EC2: true, false.

@@ -39,8 +39,8 @@ const HOUR: Duration = Duration::from_hours(1);
 const REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=HOUR;
 /// After a day a snapshot says little of AWS.
 const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
-/// Longer than the interval by this, at least, a snapshot is used. The next refresh begins an interval after the one that it is of, and may
-/// take half a minute; one that fails after as long is followed by another a second later.
+/// Longer than the interval by this, at least, a snapshot is used, or twice as long where that is less. The next refresh begins an interval
+/// after the one that it is of, and may take half a minute; one that fails after as long is followed by another a second later.
 const NEXT_REFRESH: Duration = Duration::from_mins(1);
 /// A flush is for buffers: more than an hour is a typing error.
 const FLUSH: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
@@ -196,12 +196,12 @@ fn polling(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Polling> {
     let interval = duration("--refresh-interval", &flags.refresh_interval, &REFRESH, problems);
     let age = duration("--snapshot-max-age", &flags.snapshot_max_age, &MAX_AGE, problems);
     if let (Some(interval), Some(age)) = (interval, age)
-        && age < interval + NEXT_REFRESH
+        && age < interval + interval.min(NEXT_REFRESH)
     {
         let text = format!(
-            "{} leaves no time for the next refresh: it has to be 1m longer than --refresh-interval, {} or more",
+            "{} leaves no time for the next refresh after --refresh-interval: {} or more",
             flags.snapshot_max_age,
-            humantime::format_duration(interval + NEXT_REFRESH)
+            humantime::format_duration(interval + interval.min(NEXT_REFRESH))
         );
         problems.push(Problem::new("--snapshot-max-age", text));
     }

@@ -362,7 +362,8 @@ impl Scene {
     pub(crate) async fn ready(&self) {
         let answers = async {
             // Not by a question about sizes, for the first of which the groups are looked at.
-            while self.client().node_groups(NodeGroupsRequest {}).await.is_err() {
+            let groups = async || self.client().node_groups(NodeGroupsRequest {}).await;
+            while groups().await.map_or(true, |told| told.into_inner().node_groups.is_empty()) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
