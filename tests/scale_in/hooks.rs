@@ -77,6 +77,28 @@ async fn where_aws_denies_heartbeats_no_node_is_terminated_before_its_drain_unti
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_aws_lets_through_for_one_node_has_another_terminated_under_the_hook_at_once() {
+    let scene = Scene::with(held_group(3, 120)).await;
+    let [held, machine] = [0, 1].map(|n| scene.machines()[n].clone());
+    scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
+    let pods = [("held", &held), ("api", &machine)];
+    scene.run(pods.map(|(name, on)| pod(name).on(&on.name).grace(900).exits_after(700))).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "api")).await;
+    scene.scale_in(&held, Cause::Group).await;
+    scene.until(|w| is_asked(w, "held")).await;
+    assert!(terminations(&scene.world, &machine).is_empty());
+    scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, false);
+    // That of the held one is tried four times a minute, one for the other in five minutes.
+    scene.pass_some(seconds(30)).await;
+    assert_eq!(terminations(&scene.world, &machine).len(), 1);
+    for machine in [&held, &machine] {
+        scene.until_gone(machine).await;
+        scene.assert_left_well(machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn heartbeats_go_on_while_the_api_server_is_down_and_the_drain_ends_after() {
     for cause in [Cause::Autoscaler, Cause::Group] {
         let scene = Scene::with(held_group(2, 60)).await;
