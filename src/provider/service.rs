@@ -151,9 +151,9 @@ impl Provider {
     }
 
     /// A change is asked for, likewise.
-    fn changes(&self) -> Result<(), RpcError> {
+    fn asked_to_change(&self) -> Result<(), RpcError> {
         self.view()?;
-        self.visits.changes(&self.groups, &self.clock);
+        self.visits.asked_to_change(&self.groups, &self.clock);
         Ok(())
     }
 
@@ -241,12 +241,13 @@ impl Provider {
     /// [`resource/manager.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/core/scaleup/resource/manager.go),
     /// up to 1.34: `No node info for: …`, before it looks at the size.
     fn template(&self, id: &str) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
-        let group = self.group(id)?;
+        let view = self.view()?;
+        let group = group_in(&view, id)?;
         if let Some(Ok(template)) = &group.template {
             self.without_template().remove(&group.asg.name);
             return Ok(wire::template(&template.encoded));
         }
-        if sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, i)) > 0 {
+        if self.figure(&view, group).target_size > 0 {
             if let Some(template) = &group.stand_in {
                 return Ok(wire::template(&template.encoded));
             }
@@ -412,7 +413,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupIncreaseSizeResponse>, Status> {
         let request = request.get_ref();
         self.answer(Rpc::NodeGroupIncreaseSize, About::group(&request.id), async {
-            self.changes()?;
+            self.asked_to_change()?;
             self.increase_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupIncreaseSizeResponse {})
         })
@@ -425,7 +426,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupDeleteNodesResponse>, Status> {
         let request = request.get_ref();
         self.answer(Rpc::NodeGroupDeleteNodes, About::nodes(&request.id, &request.nodes), async {
-            self.changes()?;
+            self.asked_to_change()?;
             self.delete_nodes(&request.id, &request.nodes).await?;
             Ok(NodeGroupDeleteNodesResponse {})
         })
@@ -438,7 +439,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupDecreaseTargetSizeResponse>, Status> {
         let request = request.get_ref();
         self.answer(Rpc::NodeGroupDecreaseTargetSize, About::group(&request.id), async {
-            self.changes()?;
+            self.asked_to_change()?;
             self.decrease_target_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupDecreaseTargetSizeResponse {})
         })

@@ -68,7 +68,7 @@ impl Visits {
     }
 
     /// The same for a change, which waits for no look: AWS describes the group for it. One begins, for what is asked next.
-    pub(super) fn changes(&self, groups: &Groups, clock: &Clock) {
+    pub(super) fn asked_to_change(&self, groups: &Groups, clock: &Clock) {
         let now = clock.now();
         if self.note(now, false) == Some(now) {
             groups.refresh_at_once();
