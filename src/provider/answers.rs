@@ -108,32 +108,46 @@ pub fn owner<'a>(
     }
 }
 
-/// The instances of a group, and a placeholder for each that is `missing`. The newest placeholders carry the error of
-/// failed launches: as many as those were for, and no more than can be given up, because cluster-autoscaler asks at once to delete
-/// those.
+/// The instances of a group that are nodes, in their states, which [`states`] tells.
 ///
 /// An instance's provider id is spelled as on its Node: cluster-autoscaler compares the texts, and would delete an instance listed under
 /// an id that no Node has.
 pub fn instances(
     group: &Group,
-    missing: &[usize],
-    can_be_given_up: usize,
+    states: &[InstanceState],
     scale_ins: &dyn ScaleIns,
-) -> Vec<Instance> {
-    let real = group.asg.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
+) -> impl Iterator<Item = Instance> {
+    nodes_of(group).zip(states).map(|(instance, state)| {
         let spelled = scale_ins.provider_id(&instance.id, &instance.zone);
         let id = spelled.unwrap_or_else(|| ProviderId::text_of_instance(&instance.zone, &instance.id));
-        listed(id, state(group, instance, scale_ins), None)
-    });
+        listed(id, *state, None)
+    })
+}
+
+/// The states of a group's instances that are nodes.
+pub fn states(group: &Group, scale_ins: &dyn ScaleIns) -> Vec<InstanceState> {
+    nodes_of(group).map(|instance| state(group, instance, scale_ins)).collect()
+}
+
+fn nodes_of(group: &Group) -> impl Iterator<Item = &aws::Instance> {
+    group.asg.instances.iter().filter(|instance| instance.lifecycle.is_node())
+}
+
+/// A placeholder for each instance that a group misses. The newest carry the error of failed launches: as many as those were for, and no
+/// more than can be given up, because cluster-autoscaler asks at once to delete those.
+pub fn placeholders(
+    group: &Group,
+    missing: &[usize],
+    can_be_given_up: usize,
+) -> impl Iterator<Item = Instance> {
     let zone = group.asg.zones.first().cloned().unwrap_or_default();
     let failed = group.failure.as_ref().map_or(0, |failure| failure.launches).min(can_be_given_up);
     let in_time = missing.len().saturating_sub(failed);
-    let missing = missing.iter().enumerate().map(|(n, &index)| {
+    missing.iter().enumerate().map(move |(n, &index)| {
         let id = ProviderId::Placeholder { zone: zone.clone(), group: group.asg.name.clone(), index };
         let failure = group.failure.as_ref().filter(|_| n >= in_time);
         listed(id.to_string(), InstanceState::InstanceCreating, failure.map(error_info))
-    });
-    real.chain(missing).collect()
+    })
 }
 
 fn listed(id: String, state: InstanceState, error_info: Option<InstanceErrorInfo>) -> Instance {

@@ -2,12 +2,13 @@
 //! of the group, and cluster-autoscaler asks for the group of every node, several times a loop.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
 use super::answers;
 use super::proto::NodeGroup;
+use super::proto::instance_status::InstanceState;
 use crate::groups::{Group, Snapshot, sizes};
 use crate::k8s::GroupName;
 use crate::scale_in::ScaleIns;
@@ -30,6 +31,8 @@ pub(super) struct Figure {
     have_failed: bool,
     pub(super) node_group: NodeGroup,
     pub(super) target_size: i32,
+    /// The states of the instances, once somebody has asked for them.
+    states: OnceLock<Vec<InstanceState>>,
 }
 
 impl Figure {
@@ -39,7 +42,13 @@ impl Figure {
             have_failed,
             node_group: answers::node_group(group, have_failed, scale_ins),
             target_size: sizes::target_size(&group.asg, leaves),
+            states: OnceLock::new(),
         }
+    }
+
+    /// The states of the instances of the group that this is of.
+    pub(super) fn states(&self, group: &Group, scale_ins: &dyn ScaleIns) -> &[InstanceState] {
+        self.states.get_or_init(|| answers::states(group, scale_ins))
     }
 }
 

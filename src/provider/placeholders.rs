@@ -182,17 +182,18 @@ impl Placeholders {
     /// A group as it is now, with the numbers of its missing instances, the oldest first, of the first 5,000 at most.
     ///
     /// It is looked up here, so that no older look is counted after a newer one, as if instances had come once more.
-    pub fn of<E>(
+    pub fn of<G: AsRef<Group>, E>(
         &self,
         now: Timestamp,
-        look: impl FnOnce() -> Result<Arc<Group>, E>,
-    ) -> Result<(Arc<Group>, Vec<usize>), E> {
+        look: impl FnOnce() -> Result<G, E>,
+    ) -> Result<(G, Vec<usize>), E> {
         let mut all = self.0.lock();
-        let group = look()?;
-        let known = all.entry(group.asg.name.clone()).or_default();
-        known.numbers.follow(&group.asg, now);
+        let found = look()?;
+        let asg = &found.as_ref().asg;
+        let known = all.entry(asg.name.clone()).or_default();
+        known.numbers.follow(asg, now);
         let names = known.numbers.names();
-        Ok((group, names))
+        Ok((found, names))
     }
 
     /// The same numbers, the oldest first, without those that replace instances which have just left: they are on their way.

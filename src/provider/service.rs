@@ -52,6 +52,18 @@ pub struct Provider {
     without_template: Mutex<BTreeMap<GroupName, RateLimit>>,
 }
 
+/// A group, and the view that it is of.
+struct Seen {
+    view: Arc<Snapshot>,
+    group: Arc<Group>,
+}
+
+impl AsRef<Group> for Seen {
+    fn as_ref(&self) -> &Group {
+        &self.group
+    }
+}
+
 /// A group of a view, or one that has just vanished from it.
 fn group_in<'a>(view: &'a Snapshot, name: &str) -> Result<&'a Arc<Group>, RpcError> {
     let known = view.groups.get(name).or_else(|| view.gone.get(name).map(|gone| &gone.group));
@@ -159,8 +171,10 @@ impl Provider {
 
     /// A group, to be read. One that has just vanished is still found for a while: cluster-autoscaler has its name from
     /// the beginning of its loop, and an error would end the loop for all groups.
-    fn group(&self, name: &str) -> Result<Arc<Group>, RpcError> {
-        Ok(Arc::clone(group_in(&*self.view()?, name)?))
+    fn seen(&self, name: &str) -> Result<Seen, RpcError> {
+        let view = self.view()?;
+        let group = Arc::clone(group_in(&view, name)?);
+        Ok(Seen { view, group })
     }
 
     async fn answer<T>(
@@ -219,13 +233,15 @@ impl Provider {
 
     fn instances(&self, name: &str) -> Result<Vec<Instance>, RpcError> {
         let now = self.clock.now();
-        let (group, missing) = self.placeholders.of(now, || self.group(name))?;
-        let can_be_given_up = if self.placeholders.is_refused(&group.asg.name, now) {
+        let (Seen { view, group }, missing) = self.placeholders.of(now, || self.seen(name))?;
+        let can_be_given_up = if missing.is_empty() || self.placeholders.is_refused(&group.asg.name, now) {
             0
         } else {
             sizes::spare_missing(&group.asg, self.decrements(&group.asg.name))
         };
-        Ok(answers::instances(&group, &missing, can_be_given_up, &*self.scale_ins))
+        let (figure, scale_ins) = (self.figure(&view, &group), &*self.scale_ins);
+        let there = answers::instances(&group, figure.states(&group, scale_ins), scale_ins);
+        Ok(there.chain(answers::placeholders(&group, &missing, can_be_given_up)).collect())
     }
 
     /// Whether an instance's end lowers the desired capacity: by a scale-in, or by a termination that AWS has not answered.
@@ -286,7 +302,7 @@ impl Provider {
         &self,
         request: &NodeGroupAutoscalingOptionsRequest,
     ) -> Result<Option<NodeGroupAutoscalingOptions>, RpcError> {
-        let group = self.group(&request.id)?;
+        let Seen { group, .. } = self.seen(&request.id)?;
         let defaults = request.defaults.as_ref();
         let answer = options::answer(&group.options, defaults, self.zero_startup_time);
         let has_own = !group.options.is_empty();

@@ -78,6 +78,26 @@ async fn the_group_of_each_of_its_nodes_takes_one_look_at_its_instances_until_so
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_instances_of_a_group_take_one_look_until_something_changes_and_that_shows_at_once() {
+    let group = |instances: &[&str]| web(instances.len() as i32).in_service(instances);
+    let world = World::with(group(&["i-1", "i-2"])).registered(&["i-1", "i-2"]);
+    let leaving = async || {
+        let listed = world.instances().await;
+        let is_leaving = |one: &Instance| {
+            one.status.as_ref().is_some_and(|s| s.instance_state() == InstanceState::InstanceDeleting)
+        };
+        (listed.len(), listed.iter().filter(|one| is_leaving(one)).count())
+    };
+    assert_eq!(leaving().await, (2, 0));
+    let asked = world.leaving.asked();
+    assert_eq!((leaving().await, world.leaving.asked()), ((2, 0), asked));
+    world.leaving.now().under_way.insert((GROUP.into(), "i-2".into()), true);
+    assert_eq!(leaving().await, (2, 1));
+    world.publish([group(&["i-1", "i-2", "i-3"])]);
+    assert_eq!(leaving().await, (3, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_recent_look_at_aws_nothing_is_answered_from_it() {
     let world = World::empty(None);
     let whose = || NodeGroupForNodeRequest { node: Some(node("i-1").into()) };
