@@ -74,7 +74,7 @@ fn rpcs(criterion: &mut Criterion) {
 
 fn pod(n: usize) -> PodView {
     PodView {
-        name: PodName { namespace: "default".into(), name: format!("web-{n}") },
+        name: PodName { namespace: "default".into(), name: format!("web-{n}").into() },
         uid: format!("uid-{n}"),
         grace_seconds: 30,
         created: Some(Timestamp::UNIX_EPOCH),

@@ -139,8 +139,8 @@ fn installation(config: &Config, cluster: &Cluster) -> Option<String> {
 }
 
 fn own_pod(config: &Config, cluster: &Cluster) -> Option<PodName> {
-    let name = config.election.as_ref()?.pod.clone()?;
-    Some(PodName { namespace: cluster.own_namespace().to_owned(), name })
+    let name = config.election.as_ref()?.pod.as_deref()?.into();
+    Some(PodName { namespace: cluster.own_namespace().into(), name })
 }
 
 /// Registers the metrics of all parts. Returns those of the RPCs.

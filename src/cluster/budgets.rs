@@ -61,7 +61,8 @@ impl Budget {
     /// Whether the budget covers this pod. One without a selector covers none, an empty selector all of the
     /// namespace ([PodDisruptionBudget policy/v1](https://kubernetes.io/docs/reference/kubernetes-api/policy-resources/pod-disruption-budget-v1/)).
     pub fn covers(&self, pod: &PodView) -> bool {
-        self.namespace == pod.name.namespace && self.selector.as_ref().is_some_and(|s| s.matches(&pod.labels))
+        *self.namespace == *pod.name.namespace
+            && self.selector.as_ref().is_some_and(|s| s.matches(&pod.labels))
     }
 }
 

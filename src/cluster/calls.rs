@@ -40,7 +40,7 @@ pub enum About<'a> {
 
 impl About<'_> {
     fn reference(self) -> ObjectReference {
-        let named = |PodName { namespace, name }: &PodName| (Some(namespace.clone()), name.clone());
+        let named = |PodName { namespace, name }: &PodName| (Some(namespace.to_string()), name.to_string());
         let (kind, (namespace, name), uid) = match self {
             Self::Node(node) => ("Node", (None, node.name.to_string()), node.uid.clone()),
             Self::Pod(pod, uid) => ("Pod", named(pod), uid.to_owned()),
@@ -141,7 +141,7 @@ impl Cluster {
         let body = json!({
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": { "name": pod.name, "namespace": pod.namespace },
+            "metadata": { "name": *pod.name, "namespace": *pod.namespace },
             "deleteOptions": { "gracePeriodSeconds": grace, "preconditions": { "uid": uid } },
         });
         let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", pod.namespace, pod.name);

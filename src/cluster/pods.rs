@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
@@ -25,9 +26,9 @@ const LATEST: Timestamp = Timestamp::constant(PLAUSIBLE.end, 0);
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodName {
     /// `metadata.namespace`.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// `metadata.name`.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 impl fmt::Display for PodName {
@@ -110,8 +111,8 @@ impl From<&Pod> for PodView {
         let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
         Self {
             name: PodName {
-                namespace: meta.namespace.clone().unwrap_or_default(),
-                name: meta.name.clone().unwrap_or_default(),
+                namespace: meta.namespace.as_deref().unwrap_or_default().into(),
+                name: meta.name.as_deref().unwrap_or_default().into(),
             },
             uid: meta.uid.clone().unwrap_or_default(),
             node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default().into(),

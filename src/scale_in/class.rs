@@ -209,7 +209,7 @@ pub(super) fn grace_and_kill(pod: &PodView) -> SignedDuration {
 /// Whether a pod may lengthen the flush: only a real DaemonSet's may, as anybody can claim to be one.
 pub(super) fn may_hold_the_flush(pod: &PodView, flush: &Flush) -> bool {
     matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. }))
-        && (flush.namespaces.is_empty() || flush.namespaces.contains(&pod.name.namespace))
+        && (flush.namespaces.is_empty() || flush.namespaces.contains(&*pod.name.namespace))
 }
 
 #[cfg(test)]

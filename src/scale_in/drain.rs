@@ -173,12 +173,15 @@ fn evict_order(s: &Situation<'_>, record: &Record, pods: Vec<Classified<'_>>, ti
     let mut all: Vec<_> = all.into_iter().enumerate().collect();
     // Where evictions are few (`--eviction-qps`), pods that are refused again and again must not take every one.
     all.sort_by_cached_key(|(_, candidate)| last_try(s, candidate.pod));
-    let mut waiting = BTreeMap::new();
-    for (place, candidate) in all {
-        let why = ask(s, record, candidate, plan);
-        waiting.insert(place, Waiting { pod: candidate.pod.name.clone(), why });
-    }
-    plan.waiting.extend(waiting.into_values());
+    let mut waiting: Vec<_> = all
+        .into_iter()
+        .map(|(place, candidate)| {
+            let why = ask(s, record, candidate, plan);
+            (place, Waiting { pod: candidate.pod.name.clone(), why })
+        })
+        .collect();
+    waiting.sort_by_key(|(place, _)| *place);
+    plan.waiting.extend(waiting.into_iter().map(|(_, waiting)| waiting));
 }
 
 /// Whether a pod need not be waited for before higher priorities are asked.
@@ -472,5 +475,5 @@ pub(super) fn announce_refused(s: &Situation<'_>, plan: &mut Plan) {
 /// The API server's words, less what they say of this pod alone.
 fn reason_of(pod: &PodName, words: &str) -> String {
     let quoted = |text: &str| format!("\"{text}\"");
-    words.replace(&quoted(&pod.namespace), "").replace(&pod.name, "")
+    words.replace(&quoted(&pod.namespace), "").replace(&*pod.name, "")
 }

@@ -45,6 +45,8 @@ pub struct Memory {
     tries: BTreeMap<Task, Tries>,
     /// By UID.
     pods: BTreeMap<String, Asked>,
+    /// The version of the pods on the node that were noted last.
+    noted: Option<u64>,
     same_writes: SameWrites,
     told_of_same_writes: Option<Timestamp>,
     /// What is believed of the record.
@@ -219,6 +221,11 @@ impl Memory {
         self.not_ready.get(node).copied().flatten()
     }
 
+    /// Whether this version of the pods on the node is to be noted.
+    pub fn is_news(&mut self, version: u64) -> bool {
+        self.noted.replace(version) != Some(version)
+    }
+
     /// Notes the pods on the node and forgets those that are gone.
     pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
         self.going.see(pods, now);
@@ -329,6 +336,7 @@ impl Memory {
         self.refused_by_aws = None;
         self.not_held_by_ours_since = None;
         self.returns = Returns::default();
+        self.noted = None;
         self.outages = Outages::default();
         self.tries.remove(&Task::HandOver);
     }

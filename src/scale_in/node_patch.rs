@@ -158,19 +158,29 @@ pub(super) fn record_in(patch: &Value) -> Option<&str> {
 
 /// The patch that restores missing or stale marks of a Node that has `ours`, whatever it lists; `None` if all is well.
 pub(super) fn put_on(node: &NodeView, mut ours: BTreeSet<Mark>, now: Timestamp) -> Option<Value> {
-    let mut patch = based_on(node);
-    let mut missing = ours != marks(node);
-    if !node.unschedulable {
-        patch["spec"]["unschedulable"] = json!(true);
+    let is_open = !node.unschedulable;
+    let is_reached = !node.is_out_of_load_balancers();
+    let needs_taint = !has_our_taint(node) || taint_expires(node).is_none_or(|expires| expires <= now);
+    // The taint goes with the scale-in, whoever set it first, and so does a cordon of cluster-autoscaler's.
+    let is_autoscalers = || !ours.contains(&Mark::Taint) && is_cordoned_by_autoscaler(node);
+    if is_open || is_autoscalers() {
         ours.insert(Mark::Cordon);
-        missing = true;
     }
-    if !node.is_out_of_load_balancers() {
-        patch["metadata"]["labels"][names::EXCLUDE_FROM_LOAD_BALANCERS] = json!(LABEL_VALUE);
+    if is_reached {
         ours.insert(Mark::LoadBalancer);
-        missing = true;
     }
-    if !has_our_taint(node) || taint_expires(node).is_none_or(|expires| expires <= now) {
+    ours.insert(Mark::Taint);
+    if !is_open && !is_reached && !needs_taint && ours == marks(node) {
+        return None;
+    }
+    let mut patch = based_on(node);
+    if is_open {
+        patch["spec"]["unschedulable"] = json!(true);
+    }
+    if is_reached {
+        patch["metadata"]["labels"][names::EXCLUDE_FROM_LOAD_BALANCERS] = json!(LABEL_VALUE);
+    }
+    if needs_taint {
         let fresh = Taint {
             key: names::TO_BE_DELETED.into(),
             value: Some(now.as_second().to_string()),
@@ -179,15 +189,6 @@ pub(super) fn put_on(node: &NodeView, mut ours: BTreeSet<Mark>, now: Timestamp) 
         };
         let others = node.taints.iter().filter(|taint| taint.key != names::TO_BE_DELETED);
         patch["spec"]["taints"] = json!(others.chain([&fresh]).collect::<Vec<_>>());
-        missing = true;
-    }
-    // The taint goes with the scale-in, whoever set it first, and so does a cordon of cluster-autoscaler's.
-    if node.unschedulable && !ours.contains(&Mark::Taint) && is_cordoned_by_autoscaler(node) {
-        ours.insert(Mark::Cordon);
-    }
-    missing |= ours.insert(Mark::Taint);
-    if !missing {
-        return None;
     }
     patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours);
     Some(patch)

@@ -31,7 +31,7 @@ pub(super) const LAST: i32 = i32::MAX;
 /// A pod's order: what it asks for, if its namespace may (`namespaces` empty: all may).
 pub(super) fn of(pod: &PodView, namespaces: &BTreeSet<String>) -> i32 {
     let by_itself = if pod.serves_node { LAST } else { DEFAULT };
-    let may = namespaces.is_empty() || namespaces.contains(&pod.name.namespace);
+    let may = namespaces.is_empty() || namespaces.contains(&*pod.name.namespace);
     pod.annotation(names::DRAIN_ORDER).filter(|_| may).and_then(order_number).unwrap_or(by_itself)
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Pods {
     pub(super) relisting: BTreeSet<NodeName>,
     /// When a list last confirmed the watches: it had no pod that they had not shown.
     pub(super) confirmed_at: Option<Timestamp>,
+    /// How often something about them has changed.
+    pub(super) version: u64,
     watches: Watches,
 }
 
@@ -51,6 +53,7 @@ impl Pods {
         let ended: BTreeSet<NodeName> =
             self.listed.iter().chain(self.watches.streams.keys()).filter(is_other).cloned().collect();
         for name in ended {
+            self.version += 1;
             self.watches.streams.remove(&name);
             self.watches.listing.remove(&name);
             self.listed.remove(&name);
@@ -75,17 +78,23 @@ impl Pods {
         self.watches = Watches::default();
     }
 
-    /// The next event; `None` without a watch.
-    pub(super) async fn next(&mut self) -> Option<(NodeName, WatchEvent)> {
-        self.watches.streams.next().await
+    /// Takes in events until one is news: kubelets report much that a drain does not go by. `None` without a watch.
+    pub(super) async fn news(&mut self) -> Option<()> {
+        let before = self.version;
+        while self.version == before {
+            let (node, event) = self.watches.streams.next().await?;
+            self.take_in(&node, event);
+        }
+        Some(())
     }
 
     /// Takes in an event. A list from before a watch broke says nothing of what the watch missed.
-    pub(super) fn take_in(&mut self, node: &NodeName, event: WatchEvent) {
+    fn take_in(&mut self, node: &NodeName, event: WatchEvent) {
         let error = match event {
             Ok(event) => return self.apply(node, event),
             Err(error) => error,
         };
+        self.version += 1;
         self.confirmed_at = None;
         self.relisting.insert(node.clone());
         let failed = Instant::now();
@@ -110,6 +119,7 @@ impl Pods {
             Event::Init => {
                 listing.clear();
                 self.relisting.insert(node.clone());
+                self.version += 1;
             }
             Event::InitApply(pod) => listing.push(PodView::from(&pod)),
             Event::InitDone => {
@@ -117,12 +127,61 @@ impl Pods {
                 self.by_uid.retain(|_, pod| pod.node != *node);
                 self.by_uid.extend(std::mem::take(listing).into_iter().map(|pod| (pod.uid.clone(), pod)));
                 self.listed.insert(node.clone());
+                self.version += 1;
             }
             Event::Apply(pod) => {
                 let pod = PodView::from(&pod);
-                self.by_uid.insert(pod.uid.clone(), pod);
+                if self.by_uid.get(&pod.uid) != Some(&pod) {
+                    self.by_uid.insert(pod.uid.clone(), pod);
+                    self.version += 1;
+                }
             }
-            Event::Delete(pod) => _ = self.by_uid.remove(&PodView::from(&pod).uid),
+            Event::Delete(pod) => {
+                let removed = self.by_uid.remove(&PodView::from(&pod).uid);
+                self.version += u64::from(removed.is_some());
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, stream};
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(uid: &str, more: serde_json::Value) -> Partial<Pod> {
+        let mut pod = json!({ "metadata": { "uid": uid, "name": uid }, "spec": { "nodeName": "n" } });
+        pod["status"] = more;
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    #[test]
+    fn what_a_drain_does_not_go_by_is_no_news() {
+        let running = || pod("a", json!({ "phase": "Running" }));
+        let with_an_address = pod("a", json!({ "phase": "Running", "podIP": "10.0.0.7" }));
+        let ended = pod("a", json!({ "phase": "Succeeded" }));
+        // Each event, and whether it is news.
+        let events = vec![
+            (Event::Init, true),
+            (Event::InitApply(running()), false),
+            (Event::InitDone, true),
+            (Event::Apply(running()), false),
+            (Event::Apply(with_an_address), false),
+            (Event::Apply(ended), true),
+            (Event::Delete(pod("b", json!({}))), false),
+            (Event::Delete(running()), true),
+        ];
+        let node = NodeName::from("n");
+        let mut pods = Pods::default();
+        for (at, (event, is_news)) in events.into_iter().enumerate() {
+            let told = stream::iter([Ok(event)]).chain(stream::pending());
+            pods.watches.streams.insert(node.clone(), told.boxed());
+            assert_eq!(pods.news().now_or_never().flatten().is_some(), is_news, "event {at}");
+        }
+        pods.watches.streams.insert(node, stream::iter([Err(watcher::Error::NoResourceVersion)]).boxed());
+        assert!(pods.news().now_or_never().flatten().is_some(), "it broke");
+        assert!(pods.by_uid.is_empty());
     }
 }

@@ -244,12 +244,22 @@ impl Situation<'_> {
 
     /// Pods on the node with their classes. Whether patience is over depends on the record.
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
+        self.classified_of(|_| true, record)
+    }
+
+    /// The same of some of them.
+    fn classified_of(
+        &self,
+        is_wanted: impl Fn(&PodView) -> bool,
+        record: Option<&Record>,
+    ) -> impl Iterator<Item = (&PodView, Class)> {
         let patience_ends = record.and_then(|record| self.settings.patience_ends(record));
+        let now = self.theirs(self.now);
         let circumstances = move |pod: &PodView| Circumstances {
-            now: self.theirs(self.now),
+            now,
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
-            is_asked: self.memory.of(&pod.uid).to_go.is_some(),
+            is_asked: pod.deletion_timestamp.is_none() && self.memory.of(&pod.uid).to_go.is_some(),
             // On a lost machine it cannot finish, and is to start elsewhere.
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now)
                 || self.lost_at(self.node_of(pod)).is_some_and(|at| at <= self.now),
@@ -258,24 +268,25 @@ impl Situation<'_> {
         self.pods
             .into_iter()
             .flat_map(|pods| pods.values())
+            .filter(move |pod| is_wanted(pod))
             .map(move |pod| (pod, classify(pod, &circumstances(pod))))
     }
 
     /// Whether a pod that is being deleted counts as gone unconfirmed: its grace ended so long ago, and nobody confirms its exit, or its
     /// machine is off.
     fn is_over(&self, pod: &PodView) -> bool {
-        let Some(ended) = self.grace_ends(pod) else { return false };
-        if self.node_of(pod).is_off() {
-            return true;
+        let node = self.node_of(pod);
+        if node.is_off() {
+            return self.grace_ends(pod).is_some();
         }
-        let within = if self.is_silent(self.node_of(pod)) {
+        let within = if self.is_silent(node) {
             CONFIRMED_WITHIN
         } else if self.twins.is_empty() {
             return false;
         } else {
             TWINS_CONFIRM_WITHIN
         };
-        later(ended, within) <= self.now
+        self.grace_ends(pod).is_some_and(|ended| later(ended, within) <= self.now)
     }
 
     /// When the grace of a pod that is being deleted ends, by our clock.
@@ -300,21 +311,23 @@ impl Situation<'_> {
 
     /// DaemonSet pods.
     pub(super) fn daemons(&self) -> impl Iterator<Item = (&PodView, Class)> {
-        self.classified(None).filter(|(_, class)| matches!(class, Class::Daemon(_)))
+        let all = self.classified_of(|pod| pod.daemon.is_some(), None);
+        all.filter(|(_, class)| matches!(class, Class::Daemon(_)))
     }
 
     /// UIDs and names of DaemonSets that pods here belong to and the watch does not show: they may have been deleted, or the watch of pods
     /// may be ahead.
     pub(super) fn unseen_daemon_sets(&self) -> impl Iterator<Item = (&str, PodName)> {
+        let is_unseen =
+            |uid: &str| !(self.daemon_set_is_seen)(uid) && !self.memory.deleted_daemon_sets.contains(uid);
         let pods = self.pods.into_iter().flat_map(|pods| pods.values()).filter(|pod| !pod.finished);
-        pods.filter_map(|pod| match &pod.daemon {
-            Some(DaemonOwner::DaemonSet { uid, name }) => {
-                let name = PodName { namespace: pod.name.namespace.clone(), name: name.clone() };
-                Some((uid.as_str(), name))
+        pods.filter_map(move |pod| match &pod.daemon {
+            Some(DaemonOwner::DaemonSet { uid, name }) if is_unseen(uid) => {
+                let namespace = Arc::clone(&pod.name.namespace);
+                Some((uid.as_str(), PodName { namespace, name: name.as_str().into() }))
             }
             _ => None,
         })
-        .filter(|(uid, _)| !(self.daemon_set_is_seen)(uid) && !self.memory.deleted_daemon_sets.contains(*uid))
     }
 
     /// Whether a pod here may be a workload because its DaemonSet was deleted: the API server has yet to tell.

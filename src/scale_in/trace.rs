@@ -58,7 +58,7 @@ fn span(name: &str, begin: Timestamp, end: Timestamp) -> Span {
 fn add(phase: &mut Span, step: &Step) {
     if let Some(pod) = &step.pod {
         let mut attributes =
-            vec![("k8s.namespace.name", pod.namespace.clone()), ("k8s.pod.name", pod.name.clone())];
+            vec![("k8s.namespace.name", pod.namespace.to_string()), ("k8s.pod.name", pod.name.to_string())];
         attributes.extend(step.told.clone().map(|told| ("ebbtide.answer", told)));
         phase.events.push((step.began, step.name, attributes));
     } else {

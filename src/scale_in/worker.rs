@@ -197,10 +197,7 @@ impl Worker {
                 biased;
                 () = shared.stop.cancelled() => break,
                 Some(outcome) = self.running.next() => self.remember(outcome),
-                event = self.pods.next() => match event {
-                    Some((node, event)) => self.pods.take_in(&node, event),
-                    None => break,
-                },
+                news = self.pods.news() => if news.is_none() { break },
                 () = follow.notified() => {}
                 () = eviction_slot_free.notified() => {}
                 Ok(()) = groups.changed() => {}
@@ -236,9 +233,7 @@ impl Worker {
         while let Some(Some(outcome)) = self.running.next().now_or_never() {
             self.remember(outcome);
         }
-        while let Some(Some((node, event))) = self.pods.next().now_or_never() {
-            self.pods.take_in(&node, event);
-        }
+        while self.pods.news().now_or_never().flatten().is_some() {}
     }
 
     /// Whether pods are being listed anew, since a watch of theirs broke.
@@ -260,8 +255,10 @@ impl Worker {
         let is_listed = self.nodes.is_subset(&self.pods.listed);
         let is_relisting = self.is_relisting();
         let pods = &self.pods.by_uid;
-        self.memory.note_pods(pods, now);
-        self.told.note_pods(pods);
+        if self.memory.is_news(self.pods.version) {
+            self.memory.note_pods(pods, now);
+            self.told.note_pods(pods);
+        }
         if is_listed && !is_relisting {
             self.memory.note_daemons(pods, &self.shared.settings.flush, now);
         }

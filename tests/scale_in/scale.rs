@@ -110,7 +110,7 @@ impl World for Slow {
 async fn most_at_once<T>(ask: impl AsyncFn(Cluster, PodName) -> T) -> (Vec<T>, usize) {
     let world = Arc::new(Slow::default());
     let cluster = Cluster::new(kube_client(Arc::clone(&world) as Arc<dyn World>));
-    let pod = |n| PodName { namespace: "default".to_owned(), name: format!("web-{n}") };
+    let pod = |n| PodName { namespace: "default".into(), name: format!("web-{n}").into() };
     let answers = join_all((0..1_000).map(|n| ask(cluster.clone(), pod(n)))).await;
     (answers, world.most.load(Ordering::Relaxed))
 }
@@ -184,7 +184,7 @@ async fn of_a_thousand_annotations_fifty_are_under_way_at_once_and_none_is_given
 async fn of_a_thousand_events_of_pods_twenty_are_under_way_at_once_and_others_do_not_wait_for_them() {
     let ask = async |cluster: Cluster, pod: PodName| {
         let of_pod = cluster.announce(About::Pod(&pod, "uid"), "R", "text", false, Timestamp::UNIX_EPOCH);
-        if pod.name == "web-999" {
+        if *pod.name == *"web-999" {
             let of_another = About::ConfigMap(&pod, "uid");
             let other = cluster.announce(of_another, "R", "text", false, Timestamp::UNIX_EPOCH);
             let (of_pod, other) = tokio::join!(of_pod, other);
@@ -206,7 +206,7 @@ async fn of_a_thousand_events_of_pods_twenty_are_under_way_at_once_and_others_do
 #[tokio::test(start_paused = true)]
 async fn of_the_conditions_of_a_thousand_nodes_twenty_are_written_at_once() {
     let ask = async |cluster: Cluster, PodName { name, .. }: PodName| {
-        let node = NodeView { name: name.into(), ..NodeView::default() };
+        let node = NodeView { name: (&*name).into(), ..NodeView::default() };
         cluster.report_drain(&node, DrainState::InProgress, Timestamp::UNIX_EPOCH).await.is_ok()
     };
     assert_eq!(most_at_once(ask).await.1, 20);
@@ -216,8 +216,8 @@ async fn of_the_conditions_of_a_thousand_nodes_twenty_are_written_at_once() {
 #[tokio::test(start_paused = true)]
 async fn of_a_thousand_nodes_a_hundred_are_changed_or_looked_up_at_once_and_none_is_given_up() {
     let ask = async |cluster: Cluster, PodName { name, .. }: PodName| {
-        let patch = json!({ "metadata": { "name": name } });
-        let node = NodeView { name: name.as_str().into(), ..NodeView::default() };
+        let patch = json!({ "metadata": { "name": *name } });
+        let node = NodeView { name: (&*name).into(), ..NodeView::default() };
         let (changed, _, deleted) = tokio::join!(
             cluster.patch_node(&name, &patch, || true),
             cluster.get_node(&name),

@@ -25,8 +25,8 @@ pub async fn publish(
     shared: Arc<Shared>,
     config_map: String,
 ) -> Infallible {
-    let (namespace, mut outage) = (shared.cluster.own_namespace().to_owned(), Outage::default());
-    let about = PodName { namespace, name: config_map };
+    let mut outage = Outage::default();
+    let about = PodName { namespace: shared.cluster.own_namespace().into(), name: config_map.into() };
     while choices.changed().await.is_ok() {
         let note = choices.borrow_and_update().clone();
         match announce(&shared, &about, &note).await {

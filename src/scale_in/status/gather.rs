@@ -36,7 +36,7 @@ impl Status {
 
 fn leader(shared: &Shared) -> Leader {
     let here = shared.leadership.leads();
-    let ours = || shared.own_pod.as_ref().map(|pod| pod.name.clone());
+    let ours = || shared.own_pod.as_ref().map(|pod| pod.name.to_string());
     let name = match shared.leadership.changes().borrow().clone() {
         Standing::Follows { holder } => Some(holder),
         Standing::Alone | Standing::Leads { .. } => ours().filter(|_| here),

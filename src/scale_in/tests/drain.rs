@@ -76,7 +76,7 @@ fn workloads_are_evicted_and_daemonset_mirror_finished_and_patient_pods_are_not(
     assert_eq!(evictions(&plan), [("web".into(), None)]);
     assert_eq!(deletions(&plan), []);
     assert!(!touches_aws(&plan));
-    let waiting: Vec<_> = plan.waiting.iter().map(|w| (w.pod.name.as_str(), &w.why)).collect();
+    let waiting: Vec<_> = plan.waiting.iter().map(|w| (&*w.pod.name, &w.why)).collect();
     assert_eq!(waiting, [("db", &WaitReason::Patient), ("web", &WaitReason::Queued)]);
 }
 

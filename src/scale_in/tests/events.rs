@@ -28,7 +28,7 @@ fn every_event(
             Waiting { pod: pod.clone(), why }
         })
         .collect();
-    let nodes = pods.iter().map(|pod| pod.name.as_str().into()).collect();
+    let nodes = pods.iter().map(|pod| (&*pod.name).into()).collect();
     let ahead =
         Ahead { at_once: 2, under_way: 1, to_come: 1, nodes, before: 3, launches_fail: Some(words.into()) };
     let refused: Vec<_> = pods.iter().collect();
@@ -72,7 +72,7 @@ fn every_event(
         events::not_held(group, instance, 2),
         events::missed(group, instance, 1),
         events::held_by_another(group, instance),
-        events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
+        events::several_nodes(instance, pods.iter().map(|pod| pod.name.to_string())),
         events::goes_on(instance),
         events::goes_on_with_its_group(instance),
         events::goes_on_to_its_end(instance, at(0)),
@@ -437,7 +437,7 @@ fn every_reason_has_the_types_that_the_table_names_and_every_constructor_is_test
 #[test]
 fn no_event_is_cut_whatever_people_have_written() {
     let endless = "\u{10ffff}\"\n\u{85}".repeat(1_000);
-    let long = PodName { namespace: "n".repeat(63), name: "p".repeat(253) };
+    let long = PodName { namespace: "n".repeat(63).into(), name: "p".repeat(253).into() };
     let pods: Vec<_> = std::iter::repeat_n(long, 1_000).collect();
     let what_to_do = BTreeMap::from([
         (Reason::SeveralNodes, "Delete those that are not the machine's"),

@@ -12,7 +12,7 @@ use crate::scale_in::tries::Task;
 
 fn guards(plan: &Plan) -> Vec<(String, bool)> {
     let guard = |action: &Action| match action {
-        Action::Guard { pod, on, .. } => Some((pod.name.clone(), *on)),
+        Action::Guard { pod, on, .. } => Some((pod.name.to_string(), *on)),
         _ => None,
     };
     plan.actions.iter().filter_map(guard).collect()

@@ -206,6 +206,16 @@ fn nothing_is_remembered_of_pods_that_are_gone() {
     assert!(memory.tries(&Task::Node).done);
 }
 
+/// What was noted of them goes with the scale-in: a pod that was there all the time would seem to have come back.
+#[test]
+fn pods_are_noted_once_for_each_change_and_anew_for_another_scale_in() {
+    let mut memory = Memory::default();
+    let is_news = |memory: &mut Memory| [1, 1, 2, 2].map(|version| memory.is_news(version));
+    assert_eq!(is_news(&mut memory), [true, false, true, false]);
+    memory.forget_the_scale_in();
+    assert!(memory.is_news(2));
+}
+
 #[test]
 fn awss_words_are_kept_only_where_trying_again_does_not_help() {
     const COMPLETE: Operation = Operation::CompleteLifecycleAction;

@@ -59,7 +59,7 @@ proptest! {
     #[test]
     fn nobody_is_asked_out_of_turn(mut scene in any_scene()) {
         let pods = scene.pods.clone().unwrap_or_default();
-        let of = |name: &str| pods.values().find(|pod| pod.name.name == name).expect("on the node");
+        let of = |name: &str| pods.values().find(|pod| *pod.name.name == *name).expect("on the node");
         let is_to_leave = |pod: &&PodView| {
             pod.is_workload() && !pod.finished && pod.annotations.is_empty() && pod.deletion_timestamp.is_none()
         };
@@ -79,7 +79,7 @@ proptest! {
                     continue;
                 }
                 for lower in pods.values().filter(is_to_leave).filter(|other| other.priority < pod.priority) {
-                    prop_assert!(answered.contains(&lower.name.name), "{} before {}", pod.name, lower.name);
+                    prop_assert!(answered.contains(&*lower.name.name), "{} before {}", pod.name, lower.name);
                 }
             }
             let deleted = names_of(&plan, |a| match a { Action::Delete(ask) => Some(&ask.pod.name), _ => None });
@@ -101,7 +101,7 @@ proptest! {
         }
         if scene.record().phase == Phase::Draining {
             for pod in pods.values().filter(is_to_leave) {
-                prop_assert!(answered.contains(&pod.name.name), "{} never had its turn", pod.name);
+                prop_assert!(answered.contains(&*pod.name.name), "{} never had its turn", pod.name);
             }
         }
     }

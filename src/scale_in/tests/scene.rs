@@ -458,7 +458,7 @@ pub(super) fn evictions(plan: &Plan) -> Vec<(String, Option<i64>)> {
     plan.actions
         .iter()
         .filter_map(|action| match action {
-            Action::Evict(ask) => Some((ask.pod.name.clone(), ask.grace)),
+            Action::Evict(ask) => Some((ask.pod.name.to_string(), ask.grace)),
             _ => None,
         })
         .collect()
@@ -468,7 +468,7 @@ pub(super) fn deletions(plan: &Plan) -> Vec<(String, Option<i64>)> {
     plan.actions
         .iter()
         .filter_map(|action| match action {
-            Action::Delete(ask) => Some((ask.pod.name.clone(), ask.grace)),
+            Action::Delete(ask) => Some((ask.pod.name.to_string(), ask.grace)),
             _ => None,
         })
         .collect()
