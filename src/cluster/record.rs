@@ -34,7 +34,7 @@ pub enum Cause {
     ScheduledEvent,
     /// The Capacity Block or interruptible reservation of the instance ends.
     CapacityEnd,
-    /// The instance stops or ends, and not by its group.
+    /// The instance stops or ends, and its group decides what becomes of it: EC2 has said so, or the group ends it and has no hook.
     StateChange,
     /// A person annotated the Node.
     Operator,
@@ -59,7 +59,7 @@ pub enum Release {
     TerminateAndDecrement,
     /// Terminated; the group launches a replacement.
     Terminate,
-    /// The group takes it out already: our lifecycle hook is completed.
+    /// It is left to its group, which mostly takes it out already: our lifecycle hook, if it holds the instance, is completed.
     CompleteHook,
 }
 

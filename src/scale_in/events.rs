@@ -565,8 +565,8 @@ pub(super) fn node_lost(instance: &str, phase: Phase, left: Option<&[PodName]>) 
 /// The group ends an instance with so many workload pods on its Node, and has no hook that would hold it.
 pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> ScaleInEvent {
     let note = format!(
-        "group {} ends instance {} and has no lifecycle hook: nobody drains its {}. Put ebbtide's hook on the group to have \
-         them drained first",
+        "group {} ends instance {} and has no lifecycle hook: nothing holds it. ebbtide evicts its {} at once, and AWS may end the \
+         machine before that is done. Put ebbtide's hook on the group to have the machine wait",
         name(group),
         id(instance),
         pods(workloads, "workload pod")
@@ -574,7 +574,7 @@ pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> ScaleIn
     warning(Reason::NotHeld, "not held", note)
 }
 
-/// The same where our hook is over already.
+/// The group ends an instance with so many workload pods on its Node, and our hook is over already.
 pub(super) fn missed(group: &str, instance: &str, workloads: usize) -> ScaleInEvent {
     let note = format!(
         "group {} ends instance {}, and its lifecycle hook had already ended when ebbtide saw that: somebody else has completed it, or it \
@@ -586,7 +586,7 @@ pub(super) fn missed(group: &str, instance: &str, workloads: usize) -> ScaleInEv
     warning(Reason::NotHeld, "not held", note)
 }
 
-/// The same where another's hook holds it.
+/// Only another's hook holds an instance that the group ends.
 pub(super) fn held_by_another(group: &str, instance: &str) -> ScaleInEvent {
     let note = format!(
         "group {} ends instance {}, which only another's lifecycle hook holds: its owner drains the node, ebbtide does not",

@@ -197,7 +197,7 @@ impl Metrics {
         );
         registry.register(
             "ebbtide_nodes_undrained",
-            "Nodes with workloads that their group ended without a lifecycle hook, or whose hook was over before ebbtide saw that, so that nobody drained them",
+            "Nodes with workloads that their group ended without a lifecycle hook, so that nothing held them while they were drained, or whose hook was over before ebbtide saw that, so that nobody drained them",
             self.undrained.clone(),
         );
         registry.register(

@@ -363,12 +363,12 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 cordon::end(s, plan);
             }
         }
-        // In Terminating, load balancers let go of it first, for minutes. Our hook will hold it: start without waiting.
+        // In Terminating, load balancers let go of it first, for minutes: start before our hook holds it, and where none will.
         Membership::In { group, lifecycle, .. }
             if lifecycle.is_held() || *lifecycle == Lifecycle::Terminating =>
         {
             announce_goes_on(s, plan);
-            begin_for_hook(s, group, plan);
+            begin_for_group(s, group, plan);
         }
         Membership::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
         // The instance is going anyway: marks of a cancelled scale-in may stay.
@@ -438,12 +438,21 @@ fn has_died_in_its_drain(s: &Situation<'_>, plan: &mut Plan) -> bool {
     lost_at.is_some_and(|at| s.has_come(at, plan))
 }
 
-fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
+/// Begins because the group takes the instance out, under our hook or with none at all. What only another's hook holds is its owner's.
+fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
-    if s.hook.ours().is_none() {
-        return not_held(s, group, instance, plan);
-    }
-    let record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
+    let cause = if s.hook.ours().is_some() {
+        Cause::LifecycleHook
+    } else if !is_unheld(s) {
+        return held_by_another(s, group, instance, plan);
+    } else if has_been_released(s) || s.pods.is_none() {
+        // What is on it is known in a moment.
+        return;
+    } else {
+        not_held(s, group, instance, plan);
+        Cause::StateChange
+    };
+    let record = Record::new(cause, group, instance, Release::CompleteHook, s.now);
     let record = match &s.memory.lost {
         Some(lost) => Record {
             cause: lost.cause,
@@ -459,26 +468,38 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     begin(s, record, s.held_by(), plan);
 }
 
-/// Announces, once, that the group ends an instance with workloads on its Node that we do not drain: no hook holds it, or only another's,
-/// whose owner drains it.
+/// Whether the group ends the instance and has no hook, ours or another's, that will hold it.
+fn is_unheld(s: &Situation<'_>) -> bool {
+    let has_none = matches!(&s.hook, HookState::Known(hooks) if hooks.ours.is_none() && !hooks.others);
+    has_none && matches!(s.instance, Membership::In { lifecycle: Lifecycle::Terminating, .. })
+}
+
+/// Whether ebbtide has drained the node and had AWS end the instance, by a record that is not there any more.
+fn has_been_released(s: &Situation<'_>) -> bool {
+    match &s.memory.lost {
+        Some(lost) => lost.phase == Phase::Releasing && lost.told_at().is_some(),
+        None => s.is_marked_told(),
+    }
+}
+
+/// Announces, once, that nothing holds an instance with workloads on its Node that the group ends, whose drain begins.
 fn not_held(s: &Situation<'_>, group: &GroupName, instance: &InstanceId, plan: &mut Plan) {
-    let (HookState::Known(hooks), Membership::In { lifecycle, .. }) = (&s.hook, &s.instance) else { return };
-    let ends = match lifecycle {
-        Lifecycle::Terminating => true,
-        // Some hook holds it: if AWS listed none, that list is out of date.
-        Lifecycle::TerminatingWait => hooks.others,
-        _ => false,
-    };
-    let workloads = s.workloads(None).count();
-    if s.memory.told_not_held || !ends || workloads == 0 {
+    if s.memory.told_not_held {
         return;
     }
-    let event = if hooks.others {
-        events::held_by_another(group, instance)
-    } else {
-        events::not_held(group, instance, workloads)
-    };
-    s.announce(plan, event);
+    let workloads = s.workloads(None).count();
+    if workloads > 0 {
+        s.announce(plan, events::not_held(group, instance, workloads));
+    }
+}
+
+/// Announces, once, that only another's hook holds an instance with workloads on its Node that the group ends: its owner drains it.
+fn held_by_another(s: &Situation<'_>, group: &GroupName, instance: &InstanceId, plan: &mut Plan) {
+    let (HookState::Known(hooks), Membership::In { lifecycle, .. }) = (&s.hook, &s.instance) else { return };
+    let is_held = matches!(lifecycle, Lifecycle::Terminating | Lifecycle::TerminatingWait) && hooks.others;
+    if is_held && !s.memory.told_not_held && s.workloads(None).next().is_some() {
+        s.announce(plan, events::held_by_another(group, instance));
+    }
 }
 
 /// Announces, once, that our hook is over for an instance that the group ends, before a drain of its workloads has begun.
@@ -508,9 +529,9 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     if *lifecycle == Lifecycle::Retained {
         return begin_for_retained(s, group, plan);
     }
-    let will_be_held = *lifecycle == Lifecycle::Terminating && s.hook.ours().is_some();
-    if will_be_held || lifecycle.is_held() && !lifecycle.is_live() {
-        return begin_for_hook(s, group, plan);
+    let is_taken_out = *lifecycle == Lifecycle::Terminating && (s.hook.ours().is_some() || is_unheld(s));
+    if is_taken_out || lifecycle.is_held() && !lifecycle.is_live() {
+        return begin_for_group(s, group, plan);
     }
     if let Some(expected) = s.expected()
         && is_to_be_drained(s, *lifecycle, &expected)
@@ -536,7 +557,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     }
     let Some(release) = release_of_request(s, request, *lifecycle, ends_at.is_some() && !is_held) else {
         if is_held {
-            return begin_for_hook(s, group, plan);
+            return begin_for_group(s, group, plan);
         }
         if s.has_scale_in_marks() && !release::may_still_end(s, *seen, plan) {
             return take_off(s, plan, events::cannot_shrink(group));

@@ -407,8 +407,8 @@ pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut P
     }
 }
 
-/// Whether the machine still runs for a workload that comes: it is ours to end, or a hook holds it or will. Ours does not once we have
-/// completed it.
+/// Whether the machine still runs for a workload that comes: it is ours to end, or a hook holds it or will, or its group ends it by itself
+/// and has load balancers let go of it first. Our hook does not hold it once we have completed it.
 fn may_go_back(s: &Situation<'_>, record: &Record, lifecycle: Lifecycle, seen: Timestamp) -> bool {
     let completion = s.memory.tries(&Task::Complete);
     let is_completed =
@@ -416,7 +416,7 @@ fn may_go_back(s: &Situation<'_>, record: &Record, lifecycle: Lifecycle, seen: T
     let is_held = lifecycle.is_held() && !completion.in_flight && !is_completed;
     is_ours_to_end(record, lifecycle)
         || is_held
-        || lifecycle == Lifecycle::Terminating && is_to_come_to_hooks(s)
+        || lifecycle == Lifecycle::Terminating && (is_to_come_to_hooks(s) || told_at(s, record).is_none())
 }
 
 /// Whether the group has a terminating hook, ours or another's.

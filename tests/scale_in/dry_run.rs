@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
 use tonic::Code;
 
-use crate::scene::{Cause, Scene, held_group, seconds};
+use crate::scene::{Cause, Scene, group, held_group, seconds};
 use crate::status::{get, status};
 
 /// Everything that changes something at AWS, as far as the program knows of it.
@@ -89,6 +89,24 @@ async fn a_dry_run_answers_reads_changes_nothing_and_tells_what_it_would_have_do
         format!("ScaleInDraining {}: cause lifecycle-hook", machine.name),
         "autoscaling:UpdateAutoScalingGroup web".to_owned(),
         "autoscaling:PutLifecycleHook ebbtide of web".to_owned(),
+    ] {
+        assert!(told.contains(&part), "{part} in\n{told}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_tells_that_it_would_drain_a_node_that_its_group_ends_without_a_hook() {
+    let scene = Scene::configured(group(3).deregistering_for(300), dry()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(machine.name.as_str()).exits_after(20)]).await;
+    let before = (aws_writes(&scene.world), cluster_writes(&scene.world));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(200)).await;
+    assert_eq!((aws_writes(&scene.world), cluster_writes(&scene.world)), before, "nothing was sent");
+    let told = told(&would(scene.program()).await);
+    for part in [
+        format!("ScaleInNotHeld {}: group \"web\" ends", machine.name),
+        format!("ScaleInDraining {}: cause state-change", machine.name),
     ] {
         assert!(told.contains(&part), "{part} in\n{told}");
     }

@@ -52,4 +52,5 @@ mod throttling;
 mod traces;
 mod turns;
 mod twins;
+mod unheld;
 mod webhooks;

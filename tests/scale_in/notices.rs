@@ -491,7 +491,7 @@ async fn a_recommendation_is_the_groups_affair_where_it_rebalances_capacity_and_
     scene.assert_left_well(&machine);
     assert_eq!(causes(&scene.world, &machine), ["lifecycle-hook"]);
 
-    // Without a hook the group ends it undrained as soon as the replacement is there.
+    // Without a hook the group ends it as soon as the replacement is there, and nothing holds it.
     for group in [group(2), group(2).rebalancing_capacity()] {
         let (scene, _) = scene_of(group, config.clone()).await;
         let machine = scene.first();

@@ -211,7 +211,7 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     };
     let ours = &facts.lifecycle_hook;
     let Some(hook) = &hooks.ours else {
-        let text = "no lifecycle hook of ours: what the group ends by itself (rebalance, refresh, health) is not drained";
+        let text = "no lifecycle hook of ours: what the group ends by itself (rebalance, refresh, health) does not wait for its drain";
         // A group that retains does so only with a hook that is abandoned.
         let abandons = group.asg.retains && can_retain(&group.asg, hooks);
         let result = if abandons { "ABANDON" } else { "CONTINUE" };

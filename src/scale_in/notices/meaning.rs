@@ -166,8 +166,9 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
     // One refresh may leave an instance out.
     let Some(lifecycle) = facts.lifecycle else { return facts.has_gone || meaning.until() <= facts.now };
     let record = facts.node.and_then(NodeView::scale_in);
-    // What only others' hooks hold is theirs to drain.
-    let is_others = matches!(facts.hook, HookState::Known(hooks) if hooks.ours.is_none());
+    // What only others' hooks hold is theirs to drain. What no hook will hold is drained while it is `Terminating`.
+    let is_others = matches!(facts.hook, HookState::Known(hooks)
+        if hooks.ours.is_none() && (hooks.others || lifecycle != Lifecycle::Terminating));
     // Out of service (`Standby`) it may come back.
     let is_leaving = !lifecycle.is_live() && lifecycle != Lifecycle::Standby;
     match meaning {
@@ -300,12 +301,18 @@ mod tests {
     }
 
     fn is_settled_with(meaning: &Meaning, lifecycle: Lifecycle, node: Option<&NodeView>, ours: bool) -> bool {
-        let hook = Hook::new("ebbtide", "g", Duration::from_mins(1));
-        let hook = HookState::Known(TerminatingHooks {
-            ours: ours.then_some(hook),
-            others: !ours,
-            ..TerminatingHooks::default()
-        });
+        let hook = ours.then(|| Hook::new("ebbtide", "g", Duration::from_mins(1)));
+        let hooks = TerminatingHooks { ours: hook, others: !ours, ..TerminatingHooks::default() };
+        is_settled_under(hooks, meaning, lifecycle, node)
+    }
+
+    fn is_settled_under(
+        hooks: TerminatingHooks,
+        meaning: &Meaning,
+        lifecycle: Lifecycle,
+        node: Option<&NodeView>,
+    ) -> bool {
+        let hook = HookState::Known(hooks);
         let facts = Facts {
             now: at(10),
             ahead: SignedDuration::ZERO,
@@ -356,6 +363,15 @@ mod tests {
             !is_settled_with(&spot, Standby, Some(&bare), false),
             "no hook of ours, and it may come back"
         );
+        for (lifecycle, node, expected, what) in [
+            (Lifecycle::Terminating, bare.clone(), false, "it is about to be drained"),
+            (Lifecycle::Terminating, node(Some(&begun), None), false, "its drain has not heard of the end"),
+            (Lifecycle::Terminating, node(Some(&limited(120)), None), true, "the end is on record"),
+            (Lifecycle::Warmed, bare.clone(), true, "in the pool it is no node"),
+        ] {
+            let is_so = is_settled_under(TerminatingHooks::default(), &spot, lifecycle, Some(&node));
+            assert_eq!(is_so, expected, "no hook: {what}");
+        }
         let stops = Expected {
             cause: Cause::StateChange,
             ends_at: None,

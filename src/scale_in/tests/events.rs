@@ -264,7 +264,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInNotHeld",
-        "group \"web\" ends instance i-1 and has no lifecycle hook: nobody drains its 2 workload pods. Put ebbtide's hook on the group to have them drained first",
+        "group \"web\" ends instance i-1 and has no lifecycle hook: nothing holds it. ebbtide evicts its 2 workload pods at once, and AWS may end the machine before that is done. Put ebbtide's hook on the group to have the machine wait",
     ),
     (
         "Warning",

@@ -17,5 +17,6 @@ mod scene;
 mod small_worlds;
 mod states;
 mod twins;
+mod unheld;
 
 pub(super) use scene::settings;

@@ -402,15 +402,14 @@ fn a_hook_of_somebody_else_is_never_completed() {
 }
 
 #[test]
-fn that_nobody_drains_a_node_which_its_group_ends_is_told_once_if_workloads_are_on_it() {
+fn that_ebbtide_does_not_drain_a_node_which_its_group_ends_is_told_once_if_workloads_are_on_it() {
     let others = |others| HookState::Known(TerminatingHooks { others, ..TerminatingHooks::default() });
     // State, hooks, whether a workload is there, what is told.
     let table = [
-        (Lifecycle::Terminating, others(false), true, Some(true)),
         (Lifecycle::Terminating, others(true), true, Some(false)),
         (Lifecycle::TerminatingWait, others(true), true, Some(false)),
         (Lifecycle::TerminatingWait, others(false), true, None),
-        (Lifecycle::Terminating, others(false), false, None),
+        (Lifecycle::Terminating, others(true), false, None),
         (Lifecycle::Terminating, HookState::Unknown, true, None),
         (Lifecycle::InService, others(false), true, None),
         // Our hook is over, and no drain has begun.

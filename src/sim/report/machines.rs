@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::sim::aws::{Entry, Event, HookResult, LifecycleState, TerminationCause, Transition};
+use crate::sim::aws::{Entry, Event, HookResult, LifecycleState, Power, TerminationCause, Transition};
 
 /// An instance.
 #[derive(Clone, Debug, Default)]
@@ -74,8 +74,14 @@ pub fn machines(aws: &[Entry]) -> BTreeMap<String, Life> {
             Event::TerminationStarted { group, instance, cause, .. } => {
                 let life = of(&mut all, group, instance);
                 life.ending = Some(Ending { at, cause: *cause });
-                // Unless a later entry says that a hook holds it.
-                life.released = Some(at);
+                // Unless a later entry says that a hook holds it. What its group ends by itself runs on until its machine is off.
+                life.released = (*cause == TerminationCause::Request).then_some(at);
+            }
+            Event::Powered { group, instance, power: Power::ShuttingDown } => {
+                let life = of(&mut all, group, instance);
+                if life.ending.is_some() && !life.held {
+                    life.released.get_or_insert(at);
+                }
             }
             Event::EnteredWait { group, instance, hook, transition: Transition::Terminating, .. } => {
                 let life = of(&mut all, group, instance);

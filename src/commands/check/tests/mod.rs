@@ -207,7 +207,7 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             group(&|g| g.hooks = Some(TerminatingHooks::default())),
             "hooks",
             Severity::Warning,
-            "not drained",
+            "does not wait for its drain",
         ),
         ("hooks unknown", group(&|g| g.hooks = None), "hooks", Severity::Warning, "could not be read"),
         (

@@ -116,6 +116,19 @@ async fn load_balancers_come_first_and_only_then_hooks_hold_an_instance() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_no_hook_holds_it_a_machine_ends_once_load_balancers_have_let_go_of_it() {
+    let bench = bench();
+    bench.aws.add_group(web().deregistering_for(300));
+    let id = bench.in_service("web").remove(0);
+    bench.aws.terminate(&id, TerminationCause::Rebalance);
+    for (passed, power) in [(299, Power::Running), (2, Power::ShuttingDown)] {
+        bench.pass(passed).await;
+        assert_eq!(bench.state(&id), LifecycleState::Terminating);
+        assert_eq!(bench.aws.instance(&id).expect("it").power, power);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_action_can_be_completed_only_a_while_after_the_instance_is_shown_to_wait() {
     let bench = bench();
     let timing = Timing { action: crate::sim::span::Span::seconds(7, 7), ..Timing::QUICK };

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::k8s::names;
 use crate::scale_in::record::{self, Cause, Phase, Record, Release};
-use crate::sim::aws::{self, HookResult, Operation, Outcome, TerminationCause, Transition};
+use crate::sim::aws::{self, HookResult, Operation, Outcome, Power, TerminationCause, Transition};
 use crate::sim::cluster::{self, By, Cut, Lines, Name, NodeChange};
 
 const NODE: &str = "ip-10-0-0-5";

@@ -107,6 +107,20 @@ fn an_instance_released_with_a_workload_on_it_fails() {
     assert_eq!(failed(&scenario), [EARLY]);
 }
 
+/// Its load balancers let go of it first, and in that time its node may be drained.
+#[test]
+fn what_its_group_ends_without_a_hook_is_released_when_its_machine_shuts_down() {
+    for (off, expected) in [(30_000, vec![EARLY]), (48_300, Vec::new())] {
+        let mut scenario = told();
+        let hooked = ["Called", "TerminationStarted", "DesiredChanged", "EnteredWait", "Heartbeat", "HookC"];
+        scenario.without(|what| hooked.iter().any(|word| what.starts_with(word)));
+        scenario.terminating(100, TerminationCause::Rebalance);
+        let (group, instance) = (GROUP.to_owned(), INSTANCE.to_owned());
+        scenario.aws(off, aws::Event::Powered { group, instance, power: Power::ShuttingDown });
+        assert_eq!(failed(&scenario), expected);
+    }
+}
+
 #[test]
 fn a_workload_that_goes_down_with_its_instance_fails_all_that_it_breaks() {
     let mut scenario = told();
