@@ -249,7 +249,7 @@ pub(super) fn leaves(
 /// Whether the instance is back in its group, or about to be, although its record is still there (the record comes off when a second
 /// description shows the instance in service). In service does not mean back if the machine only stops, until its group finds out, or
 /// if the description is from before the release.
-fn is_on_its_way_in(
+pub(super) fn is_on_its_way_in(
     record: &Record,
     lifecycle: Lifecycle,
     described: impl FnOnce() -> Option<Timestamp>,

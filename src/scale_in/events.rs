@@ -677,6 +677,17 @@ pub(super) fn goes_on_to_its_end(instance: &str, end: Timestamp) -> ScaleInEvent
     warning(Reason::GoesOn, "goes on", note)
 }
 
+/// The instance is in service again, and AWS ends its machine.
+pub(super) fn back_before_its_end(group: &str, instance: &str, end: Timestamp) -> ScaleInEvent {
+    let note = format!(
+        "instance {} is in service again in group {}, but AWS ends its machine at {end:.0}: the scale-in goes on, and the instance is \
+         terminated",
+        id(instance),
+        name(group)
+    );
+    warning(Reason::GoesOn, "goes on", note)
+}
+
 /// Somebody has written a request over the record.
 pub(super) fn under_way_already(cause: Cause) -> ScaleInEvent {
     let note = format!(

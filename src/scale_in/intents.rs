@@ -174,6 +174,14 @@ impl Intents {
         Self { cluster, nodes, clock, groups, settings, hooks, holds, accepting: Arc::default() }
     }
 
+    /// Whether the instance is in its group again though the record of a scale-in is still on its Node.
+    fn is_back(&self, group: &GroupName, instance: &InstanceId) -> bool {
+        let view = self.groups.latest();
+        let found = view.as_ref().and_then(|view| view.instance(instance));
+        let has_record = context::is_leaving(&self.nodes, group, instance);
+        has_record && found.is_some_and(|(_, found)| self.leaves(group, found) == Leaves::No)
+    }
+
     async fn record(
         &self,
         node: &NodeName,
@@ -188,6 +196,10 @@ impl Intents {
             // Another machine may have its name by now.
             if view.instance.as_ref() != Some(instance) {
                 return Err(not_recorded(ApiError::NotFound));
+            }
+            if self.is_back(group, instance) {
+                // The record of an earlier scale-in is about to come off, and would be taken for this one.
+                return Err(not_recorded(ApiError::Conflict));
             }
             // A scale-in with a replacement does not do: cluster-autoscaler wants the node gone for good.
             if view.scale_in().is_some_and(|record| record.release != Release::Terminate) {

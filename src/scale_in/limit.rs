@@ -19,7 +19,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 const SAME_EVENT_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// The Node of a machine that has ended stays Ready for this long at most: its kubelet counts as silent after 50 s.
-const OUTLIVED_AFTER: SignedDuration = SignedDuration::from_mins(2);
+pub(super) const OUTLIVED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
 /// The record with the time-out by which our hook holds the instance, for a later run that knows the hook only after a change. While nobody
 /// knows since when the hook holds, that is its present time-out.
@@ -44,6 +44,11 @@ pub(super) fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
 pub(super) fn is_called_off(s: &Situation<'_>, end: Timestamp) -> bool {
     let mut called_off = s.notices.iter().filter_map(|notice| notice.called_off);
     called_off.any(|moment| moment.duration_since(end).abs() <= SAME_EVENT_WITHIN)
+}
+
+/// Whether AWS ends the machine at this moment, as far as is known.
+pub(super) fn still_ends(s: &Situation<'_>, end: Timestamp) -> bool {
+    !has_outlived(s, end) && !is_called_off(s, end)
 }
 
 /// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.

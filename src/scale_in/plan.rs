@@ -9,6 +9,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
+use super::context::is_on_its_way_in;
 use super::deadline::{self, HeldBy};
 use super::events::ScaleInEvent;
 use super::membership::Membership;
@@ -63,8 +64,10 @@ pub fn plan(s: &Situation<'_>) -> Plan {
             None
         }
         Some(Written::Unreadable(text)) => {
-            // An unreadable value counts as none.
-            s.announce(&mut plan, events::not_understood(text));
+            // An unreadable value counts as none. So does a record that is not believed: it may be another installation's, or from a backup.
+            if s.node.scale_in().is_none() {
+                s.announce(&mut plan, events::not_understood(text));
+            }
             without_record(s, &mut plan);
             None
         }
@@ -180,12 +183,13 @@ fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
 }
 
 /// If the record is void (the group took the instance out and has it in service again: root volume replaced, back from the warm pool, or
-/// attached again), puts the Node back into service once it is Ready, or has not become Ready in time. Returns whether the record is void.
+/// attached again), puts the Node back into service once it is Ready, or has not become Ready in time; if AWS ends its machine, has it leave
+/// for good instead. Returns whether the record is void.
 fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
-    let Membership::In { group, lifecycle: Lifecycle::Pending | Lifecycle::InService, seen } = &s.instance
-    else {
+    let Membership::In { group, lifecycle, seen } = &s.instance else { return false };
+    if !matches!(lifecycle, Lifecycle::Pending | Lifecycle::InService) {
         return false;
-    };
+    }
     if record.release != Release::CompleteHook || !release::ensure_settled(s, record, *seen, plan) {
         return false;
     }
@@ -203,6 +207,20 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
     if record.cause == Cause::StateChange && !was_spared(s, record, plan) {
         return false;
     }
+    if let Some(end) = record.ends_at.filter(|at| limit::still_ends(s, *at)) {
+        // AWS ends the machine all the same, and does not announce that again.
+        if end > s.now {
+            if *lifecycle == Lifecycle::InService {
+                leave_before(s, record, group, end, plan);
+            }
+            return true;
+        }
+        if s.node.ready == Ready::Yes {
+            // It may be about to end.
+            plan.wake(later(end, limit::OUTLIVED_AFTER + SignedDuration::from_secs(1)));
+            return true;
+        }
+    }
     // `None`: it is on its way.
     let given_up = s.memory.back_since.map(|since| later(since, NEVER_READY_AFTER));
     if s.node.ready == Ready::Yes {
@@ -211,6 +229,14 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
         take_off(s, plan, events::back_but_not_ready(group, &record.instance));
     }
     true
+}
+
+/// Has an instance that is back leave for good, as AWS ends its machine. An end that is far away was a scheduled event's.
+fn leave_before(s: &Situation<'_>, record: &Record, group: &GroupName, end: Timestamp, plan: &mut Plan) {
+    let cause = if notices::is_far(Some(end), s.now) { Cause::ScheduledEvent } else { record.cause };
+    let record = Record { cause, release: Release::Terminate, ..record.clone() };
+    let told = s.unless_told(events::back_before_its_end(group, &record.instance, s.theirs(end)));
+    s.patch(plan, s.with_record(&record), told);
 }
 
 /// A Node that is not Ready this long after its instance came back is as broken as any other. Its record comes off: while it is there,
@@ -307,13 +333,20 @@ fn take_off(s: &Situation<'_>, plan: &mut Plan, why: ScaleInEvent) {
 fn put_back(s: &Situation<'_>, plan: &mut Plan) -> bool {
     let now_noted = later(s.now, s.ahead);
     let overruled = s.node.instance.as_ref().and_then(|it| s.memory.overruled_in_vain(it, now_noted));
-    let Some(record) = overruled else { return false };
+    let Some(record) = overruled.filter(|record| !is_written_over_when_back(s, record)) else { return false };
     let event = match (s.written(), record.ends_at) {
         (Some(Written::Request(_)), _) | (_, None) => events::under_way_already(record.cause),
         (_, Some(end)) => events::goes_on_to_its_end(&record.instance, s.theirs(s.noted(end))),
     };
     s.patch(plan, s.with_noted(record), s.unless_told(event));
     true
+}
+
+/// Whether a request was written over the record of a scale-in whose instance is back: nothing is under way any more.
+fn is_written_over_when_back(s: &Situation<'_>, record: &Record) -> bool {
+    let Membership::In { lifecycle, seen, .. } = &s.instance else { return false };
+    let is_request = matches!(s.written(), Some(Written::Request(_)));
+    is_request && is_on_its_way_in(record, *lifecycle, || Some(later(*seen, s.ahead)))
 }
 
 /// Tells whoever has taken the record off that it is too late for that.
@@ -528,6 +561,10 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     };
     if *lifecycle == Lifecycle::Retained {
         return begin_for_retained(s, group, plan);
+    }
+    if *lifecycle == Lifecycle::Terminating && s.hook == HookState::Unknown {
+        // Its group takes it out: under which hook, is known in a moment.
+        return;
     }
     let is_taken_out = *lifecycle == Lifecycle::Terminating && (s.hook.ours().is_some() || is_unheld(s));
     if is_taken_out || lifecycle.is_held() && !lifecycle.is_live() {

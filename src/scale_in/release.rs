@@ -74,8 +74,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     };
     // A cause that comes later may shorten the deadline, never lengthen it.
     let told = s.expected().and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
-    let still_ends = |at: &Timestamp| !limit::has_outlived(s, *at) && !limit::is_called_off(s, *at);
-    let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
+    let ends_at = record.ends_at.filter(|at| limit::still_ends(s, *at)).into_iter().chain(told).min();
     let void_termination =
         if is_refused_for_now(s, record) { record.terminate_at } else { record.void_termination };
     let changed = Record { release, ends_at, group: group.clone(), void_termination, ..record.clone() };

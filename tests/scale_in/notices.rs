@@ -18,10 +18,10 @@ use serde_json::json;
 
 use crate::commands::status_table;
 use crate::journal_queries::{
-    TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, has_exited, in_phase, is_asked,
-    is_released, notes, phase_at, records, released_at,
+    TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, in_phase,
+    is_asked, is_released, notes, phase_at, records, released_at,
 };
-use crate::scene::{Cause, Machine, Scene, config_with, five_on_each, group, held_group, seconds};
+use crate::scene::{Cause, Machine, Scene, config_with, five_on_each, group, held_group, seconds, state};
 use crate::status::{get, status};
 
 /// The queue's URL, of a world whose events go there, and a configuration that reads it.
@@ -193,6 +193,26 @@ async fn an_interrupted_spot_instance_is_left_within_its_two_minutes() {
         assert!(took <= SignedDuration::from_secs(120), "hook: {has_hook}, clock {minutes}: {took}");
         scene.until(|w| is_empty(w, &url)).await;
     }
+}
+
+/// The message is deleted once the end is on record, and nobody sends it again.
+#[tokio::test(start_paused = true)]
+async fn an_instance_interrupted_while_it_is_held_for_its_root_volume_leaves_for_good() {
+    let (scene, _) = quick_scene_of(held_group(1, 60).timing(Timing::QUICK), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(10)]).await;
+    scene.world.aws.replace_root_volumes("web");
+    scene.until(|w| is_asked(w, "web")).await;
+    let told = scene.world.clock.now();
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.until(|w| state(w, &machine) == Some(LifecycleState::InService)).await;
+    scene.until(|w| w.aws.calls(TERMINATE) > 0).await;
+    let took = scene.world.clock.now().duration_since(told);
+    assert!(took < SignedDuration::from_secs(120), "before AWS ends the machine: {took}");
+    assert_eq!(decrements(&scene.world), 0, "a replacement comes");
+    scene.until_gone(&machine).await;
+    assert!(notes(&scene.world, &machine, "ScaleInReturned").is_empty(), "it was never opened");
+    assert_nothing_lost(&scene.world);
 }
 
 /// cluster-autoscaler would buy another one for what is evicted: it knows only by the size that a node is to come.

@@ -7,6 +7,9 @@ use ebbtide::sim::aws::{
 use ebbtide::sim::cluster::{PodSpec, budget, pod};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::DeleteParams;
 
 use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked,
@@ -217,6 +220,47 @@ async fn a_node_that_goes_back_to_the_warm_pool_is_drained_under_the_hook_and_se
         assert_eq!((scene.world.aws.calls(TERMINATE), terminations(&scene.world, &machine).len()), (0, 0));
         assert_nothing_lost(&scene.world);
     }
+}
+
+/// Its containers may run on.
+#[tokio::test(start_paused = true)]
+async fn an_instance_on_its_way_back_to_the_warm_pool_is_held_though_its_node_was_deleted_before_a_restart() {
+    let mut scene = Scene::with(reusing()).await;
+    let machines = scene.machines();
+    scene.run(machines.iter().map(|m| workload(m, 600, 200))).await;
+    scene.world.aws.set_desired("web", 1);
+    let waits = |w: &World, m: &Machine| state(w, m) == Some(LifecycleState::WarmedPendingWait);
+    scene.until(|w| machines.iter().any(|m| waits(w, m))).await;
+    let machine = machines.iter().find(|m| waits(&scene.world, m)).expect("one of them").clone();
+    scene.world.cluster.crash(&machine.name);
+    let nodes: Api<Node> = Api::all(scene.world.cluster.client());
+    nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+    scene.kill().await;
+    scene.pass_some(seconds(600)).await;
+    assert!(waits(&scene.world, &machine), "{:?}", state(&scene.world, &machine));
+    scene.until(|w| state(w, &machine) == Some(LifecycleState::WarmedStopped)).await;
+    assert!(!a_hook_timed_out(&scene.world));
+}
+
+/// It would be taken for the one before, which is over, and nothing would come of it.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_of_a_node_whose_instance_is_back_is_refused_until_the_record_of_the_one_before_is_off() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.world.aws.replace_root_volumes("web");
+    scene.until(|w| completions(w, &machine).len() == 1).await;
+    let back = |w: &World| state(w, &machine) == Some(LifecycleState::InService);
+    scene.until(back).await;
+    let mut answers = Vec::new();
+    while !in_service(&scene.world, &machine) {
+        answers.push(scene.delete(std::slice::from_ref(&machine)).await.is_ok());
+        scene.pass_some(seconds(5)).await;
+    }
+    assert!(answers.contains(&false), "{answers:?}");
+    assert!(answers.is_sorted_by(|before, after| before >= after), "once it is seen to be back: {answers:?}");
+    scene.delete(std::slice::from_ref(&machine)).await.expect("accepted");
+    scene.until_gone(&machine).await;
+    assert_eq!(decrements(&scene.world), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,8 +22,8 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
 use self::held::{
-    Done, DueInstance, FAILS_AFTER, Fate, Held, HoldEvidence, Sightings, Step, UNSEEN_AFTER, again_after,
-    hear, interval, observe, presume, questions_due,
+    Done, DueInstance, FAILS_AFTER, Fate, Held, HoldEvidence, OPEN_BY_THEN, Sightings, Step, UNSEEN_AFTER,
+    again_after, hear, interval, observe, presume, questions_due,
 };
 use self::pace::{Pace, begins_by};
 use self::since::{Question, ask};
@@ -49,13 +49,10 @@ const RETRY: SignedDuration = SignedDuration::from_secs(1);
 /// The right may come meanwhile.
 const REFUSED: SignedDuration = SignedDuration::from_secs(15);
 
-/// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
+/// AWS shows an instance as held before its hook takes heartbeats: try again after this time, for [`OPEN_BY_THEN`].
 ///
 /// Source: [PrairieLearn#15586](https://github.com/PrairieLearn/PrairieLearn/pull/15586).
 const NOT_OPEN: SignedDuration = SignedDuration::from_secs(5);
-
-/// ... for this long. After that, our hook does not hold it.
-const OPEN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Longest wait for a look-up of the hooks before a first heartbeat.
 const LOOK_UP: Duration = Duration::from_secs(1);
@@ -358,6 +355,10 @@ fn due_step(
 
 /// Tells for how long an instance is held that has no Node: nobody else says why its hook is not completed.
 fn tell_of_a_wait(shared: &Shared, instance: &InstanceId, held: &Held, fate: Fate, now: Timestamp) {
+    // A launching hook may hold it on its first way into the warm pool.
+    if held.lifecycle.is_warm() && held.renewed.is_none() {
+        return;
+    }
     let Some(until) = fate.ends_at().filter(|until| *until > now) else { return };
     let why = match earlier_node(shared, instance, held, now) {
         EarlierNode::Gone(_) => "its Node was deleted, and the containers of its pods may run on",
@@ -407,8 +408,9 @@ fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held
     let is_doubtful = is_over
         && (!joined.is_ours(shared, &held.group, instance)
             || joined.may_be_unidentified(shared, &held.group, instance));
-    // A launching hook holds it on its first way into the warm pool.
-    let is_warming = held.lifecycle.is_warm() && shared.nodes.gone_for(instance).is_none();
+    // A launching hook holds it on its first way into the warm pool: ours, which is a terminating one, takes no heartbeats for it then.
+    let is_first_way = || held.is_new || held.is_not_ours(now);
+    let is_warming = held.lifecycle.is_warm() && shared.nodes.gone_for(instance).is_none() && is_first_way();
     // Any replica may send heartbeats; only the leader completes hooks.
     match shared.leadership.leads() {
         _ if is_doubtful || is_warming => Fate::LeftAlone,

@@ -73,7 +73,7 @@ fn what_is_not_believed_stays_on_no_node_as_a_record() {
         for elsewhere in [Membership::Elsewhere { seen: at(0) }, Membership::Unknown] {
             let mut scene = node().annotated(&text);
             (scene.from_another_run, scene.instance) = (false, elsewhere);
-            assert!(!scene.plan().writes_node(), "{text}");
+            assert_eq!(scene.plan().actions, [], "{text}");
         }
     }
     // A person's, whose turn has not come, or whose group is at its minimum.

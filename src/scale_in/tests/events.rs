@@ -76,6 +76,7 @@ fn every_event(
         events::goes_on(instance),
         events::goes_on_with_its_group(instance),
         events::goes_on_to_its_end(instance, at(0)),
+        events::back_before_its_end(group, instance, at(0)),
         events::under_way_already(Cause::Autoscaler),
         events::closed_again(),
         events::cancelled_at_minimum(group, instance),
@@ -295,6 +296,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInGoesOn",
         "the record in annotation ebbtide/scale-in is gone, but AWS ends instance i-1 at 2023-11-14T22:13:20Z: the scale-in goes on",
+    ),
+    (
+        "Warning",
+        "ScaleInGoesOn",
+        "instance i-1 is in service again in group \"web\", but AWS ends its machine at 2023-11-14T22:13:20Z: the scale-in goes on, and the instance is terminated",
     ),
     (
         "Warning",

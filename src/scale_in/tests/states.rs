@@ -66,6 +66,82 @@ fn an_instance_that_an_earlier_run_had_ended_is_not_back_before_that_shows_for_c
     assert_eq!(back_at(scene), 30);
 }
 
+/// Its root volume was replaced, or it is back from the warm pool. AWS tells of an end once.
+#[test]
+fn what_aws_ends_leaves_for_good_though_its_instance_is_in_service_again_unless_that_came_to_nothing() {
+    // When AWS ends the machine, and whether that counts when it is seen in service again.
+    for (end, counts) in [(at(120), true), (at(200_000), true), (at(-200), false)] {
+        let mut scene = node()
+            .asked_by(Cause::LifecycleHook, Release::CompleteHook)
+            .in_phase(Phase::Releasing)
+            .hooked(60)
+            .with(pod("logs").daemon());
+        let record = Record { ends_at: Some(end), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        for second in [31, 62] {
+            scene.now = at(second);
+            shown(&mut scene, Lifecycle::InService);
+            assert!(second == 62 || reasons(&scene.plan()).is_empty(), "one description may be old");
+        }
+        let told = reasons(&scene.plan());
+        assert_eq!(told.contains(&"ScaleInReturned"), !counts, "{end}: {told:?}");
+        if !counts {
+            continue;
+        }
+        assert_eq!(told, ["ScaleInGoesOn"], "{end}");
+        let record = scene.record();
+        assert_eq!((record.release, record.ends_at), (Release::Terminate, Some(end)));
+        let cause = if end == at(120) { Cause::LifecycleHook } else { Cause::ScheduledEvent };
+        assert_eq!(record.cause, cause, "{end}");
+        assert!(spec(&scene).0, "it stays closed");
+        let terminates = |action: &Action| matches!(action, Action::Terminate { decrement: false, .. });
+        // First its limit is written.
+        let is_told = (0..2).any(|_| all(&scene.plan()).iter().any(terminates));
+        assert!(is_told, "{end}");
+    }
+}
+
+/// It may be about to end, or was spared.
+#[test]
+fn an_end_that_has_just_passed_keeps_the_node_of_an_instance_that_is_back_closed_for_a_while() {
+    let back_at = |is_ready: &str| {
+        let mut scene = node()
+            .asked_by(Cause::LifecycleHook, Release::CompleteHook)
+            .in_phase(Phase::Releasing)
+            .hooked(60);
+        let record = Record { ends_at: Some(at(20)), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        ready(&mut scene, is_ready);
+        (31..2_000).find(|second| {
+            scene.now = at(*second);
+            shown(&mut scene, Lifecycle::InService);
+            let plan = scene.plan();
+            assert!(!touches_aws(&plan), "{second}: {plan:?}");
+            reasons(&plan).contains(&"ScaleInReturned")
+        })
+    };
+    assert_eq!(back_at("True"), Some(141));
+    assert_eq!(back_at("False"), Some(31 + 900));
+}
+
+/// What it is written over is about the time before.
+#[test]
+fn a_request_for_a_node_whose_instance_is_in_service_again_begins_anew() {
+    for (seconds, begins) in [(0, false), (31, true)] {
+        let mut scene = node()
+            .asked_by(Cause::LifecycleHook, Release::CompleteHook)
+            .in_phase(Phase::Releasing)
+            .with(pod("web"));
+        scene.plan();
+        scene.later(seconds);
+        shown(&mut scene, if begins { Lifecycle::InService } else { Lifecycle::TerminatingWait });
+        let mut scene = scene.annotated("now");
+        let told = reasons(&scene.plan());
+        assert_eq!(told, [if begins { "ScaleInDraining" } else { "ScaleInGoesOn" }], "{seconds}");
+        assert_eq!(scene.record().cause, if begins { Cause::Operator } else { Cause::LifecycleHook });
+    }
+}
+
 /// Else cluster-autoscaler would count it as a node to come for ever, and remove it never.
 #[test]
 fn a_node_that_does_not_become_ready_when_its_instance_is_back_leaves_no_more() {

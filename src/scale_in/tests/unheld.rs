@@ -151,6 +151,10 @@ fn what_anothers_hook_holds_stays_its_owners_business_and_what_is_not_known_wait
         let plan = scene.plan();
         assert!(!plan.writes_node(), "{:?}", scene.hook);
         assert_eq!(scene.view().record, None);
+        // Else it would give up the replacement once the hooks are known.
+        let mut asked = scene.annotated("now");
+        let waits = asked.hook == HookState::Unknown;
+        assert_eq!(!asked.plan().writes_node(), waits, "{:?}", asked.hook);
     }
 }
 

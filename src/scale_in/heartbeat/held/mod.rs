@@ -33,6 +33,9 @@ pub(super) const UNSEEN_AFTER: Duration = Duration::from_secs(15);
 /// What AWS does not take for a reason that passes by itself counts as failing after this time: until then it is only tried again.
 pub(super) const FAILS_AFTER: Duration = Duration::from_secs(10);
 
+/// A hook that holds an instance takes heartbeats this long after the instance is shown as held.
+pub(super) const OPEN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
+
 /// It is tried again after this part of what is left of the hold, or less by instance ...
 const AGAIN_AFTER_PART: i32 = 32;
 
@@ -80,6 +83,8 @@ pub(super) struct Held {
     pub(super) renewed: Option<Timestamp>,
     /// ... and whether it has not said since that nothing holds the instance.
     pub(super) is_renewed: bool,
+    /// Whether it has said so of any.
+    was_refused: bool,
     /// Since when it takes none, and when its hold ends by that.
     failing: Option<(Timestamp, Timestamp)>,
     in_flight: bool,
@@ -192,6 +197,7 @@ impl Held {
             is_presumed: false,
             renewed: None,
             is_renewed: false,
+            was_refused: false,
             failing: None,
             in_flight: false,
             is_new: false,
@@ -230,6 +236,11 @@ impl Held {
     /// Since when heartbeats have failed, if the last one did.
     pub(super) fn fails_since(&self) -> Option<Timestamp> {
         self.failing.map(|(first, _)| first)
+    }
+
+    /// Whether AWS says that our hook does not hold it, and not because the hold has just begun.
+    pub(super) fn is_not_ours(&self, now: Timestamp) -> bool {
+        self.renewed.is_none() && self.was_refused && later(self.seen, OPEN_BY_THEN) <= now
     }
 
     /// Whether it may be held although a description shows it in this state (`None`: leaves it out): it may be older than the hold, which
@@ -458,6 +469,7 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
             if let Some(held) = held.get_mut(&instance) {
                 held.is_renewed = too_early.is_none() && (held.is_renewed || held.renewed != renewed);
                 held.renewed = renewed;
+                held.was_refused |= too_early.is_some();
                 if held.is_presumed && renewed.is_none() {
                     held.since = too_early.or(held.since);
                 }
