@@ -240,8 +240,11 @@ impl Provider {
             sizes::spare_missing(&group.asg, self.decrements(&group.asg.name))
         };
         let (figure, scale_ins) = (self.figure(&view, &group), &*self.scale_ins);
-        let there = answers::instances(&group, figure.states(&group, scale_ins), scale_ins);
-        Ok(there.chain(answers::placeholders(&group, &missing, can_be_given_up)).collect())
+        let states = figure.states(&group, scale_ins);
+        let mut instances = Vec::with_capacity(states.len() + missing.len());
+        instances.extend(answers::instances(&group, states, scale_ins));
+        instances.extend(answers::placeholders(&group, &missing, can_be_given_up));
+        Ok(instances)
     }
 
     /// Whether an instance's end lowers the desired capacity: by a scale-in, or by a termination that AWS has not answered.
