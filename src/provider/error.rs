@@ -154,7 +154,9 @@ impl RpcError {
                 | SizeError::BelowMinUnits { .. },
             )
             | Self::Unidentified { .. }
-            | Self::Intent(IntentError { source: ApiError::DryRun, .. }) => Code::FailedPrecondition,
+            | Self::Intent(IntentError::NotRecorded { source: ApiError::DryRun, .. }) => {
+                Code::FailedPrecondition
+            }
             Self::Stale(_)
             | Self::NodeUnseen { .. }
             | Self::OutlivesItsNode(_)
@@ -215,7 +217,7 @@ mod tests {
 
     fn unrecorded() -> RpcError {
         let source = ApiError::TimedOut;
-        IntentError { node: "n".into(), source }.into()
+        IntentError::NotRecorded { node: "n".into(), source }.into()
     }
 
     #[test]

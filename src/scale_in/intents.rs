@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::context::{our_limit, primary, will_decrement};
+use super::context::{is_on_its_way_in, our_limit, primary, will_decrement};
 use super::holds::Holds;
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
@@ -136,14 +137,28 @@ pub enum Accepted {
     Already,
 }
 
-/// The API server did not take the record of a scale-in; nothing has changed.
+/// A scale-in was not recorded; nothing has changed.
 #[derive(Debug, thiserror::Error)]
-#[error("the scale-in of node {node} could not be recorded")]
-pub struct IntentError {
-    /// Name of the Node.
-    pub node: NodeName,
-    /// The error of the API server, or of the way to it.
-    pub source: ApiError,
+pub enum IntentError {
+    /// The API server did not take its record.
+    #[error("the scale-in of node {node} could not be recorded")]
+    NotRecorded {
+        /// Name of the Node.
+        node: NodeName,
+        /// The error of the API server, or of the way to it.
+        source: ApiError,
+    },
+    /// The instance is in its group again, and the record of an earlier scale-in is about to come off: what is written over it would be taken
+    /// for that scale-in.
+    #[error(
+        "instance {instance} of node {node} is back in its group, and the record of its earlier scale-in is about to come off"
+    )]
+    ComesBack {
+        /// Name of the Node.
+        node: NodeName,
+        /// Its instance.
+        instance: InstanceId,
+    },
 }
 
 /// How long to retry writing a record while others write the Node, or the API server is in trouble: a little less than the RPC waits, so
@@ -174,12 +189,16 @@ impl Intents {
         Self { cluster, nodes, clock, groups, settings, hooks, holds, accepting: Arc::default() }
     }
 
-    /// Whether the instance is in its group again though the record of a scale-in is still on its Node.
-    fn is_back(&self, group: &GroupName, instance: &InstanceId) -> bool {
+    /// Whether the instance of a scale-in is in its group again.
+    fn is_back(&self, record: &Record) -> bool {
         let view = self.groups.latest();
-        let found = view.as_ref().and_then(|view| view.instance(instance));
-        let has_record = context::is_leaving(&self.nodes, group, instance);
-        has_record && found.is_some_and(|(_, found)| self.leaves(group, found) == Leaves::No)
+        let found = view.as_ref().and_then(|view| view.instance(&record.instance));
+        found.is_some_and(|(_, found)| is_on_its_way_in(record, found.lifecycle, || self.described()))
+    }
+
+    /// When the last description was asked for, by the API server's clock.
+    fn described(&self) -> Option<Timestamp> {
+        Some(later(self.groups.latest()?.taken_at, self.clock.cluster_ahead()))
     }
 
     async fn record(
@@ -188,7 +207,7 @@ impl Intents {
         group: &GroupName,
         instance: &InstanceId,
     ) -> Result<Accepted, IntentError> {
-        let not_recorded = |source| IntentError { node: node.to_owned(), source };
+        let not_recorded = |source| IntentError::NotRecorded { node: node.to_owned(), source };
         let seen = self.nodes.get(node).map(|view| NodeView::clone(&view));
         let mut view = seen.ok_or_else(|| not_recorded(ApiError::NotFound))?;
         let (until, mut tries) = (Instant::now() + TRIED_FOR, 0);
@@ -197,9 +216,8 @@ impl Intents {
             if view.instance.as_ref() != Some(instance) {
                 return Err(not_recorded(ApiError::NotFound));
             }
-            if self.is_back(group, instance) {
-                // The record of an earlier scale-in is about to come off, and would be taken for this one.
-                return Err(not_recorded(ApiError::Conflict));
+            if view.scale_in().is_some_and(|record| record.group == *group && self.is_back(record)) {
+                return Err(IntentError::ComesBack { node: node.to_owned(), instance: instance.to_owned() });
             }
             // A scale-in with a replacement does not do: cluster-autoscaler wants the node gone for good.
             if view.scale_in().is_some_and(|record| record.release != Release::Terminate) {
@@ -297,8 +315,7 @@ impl ScaleIns for Intents {
     }
 
     fn leaves(&self, group: &GroupName, instance: &Instance) -> Leaves {
-        let described = || Some(later(self.groups.latest()?.taken_at, self.clock.cluster_ahead()));
-        context::leaves(&self.nodes, group, instance, described)
+        context::leaves(&self.nodes, group, instance, || self.described())
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {

@@ -210,7 +210,7 @@ impl ScaleIns for Script {
         }
         if script.refuses.contains(node.as_str()) {
             let source = ApiError::TimedOut;
-            return ready(Err(IntentError { node: node.to_owned(), source })).boxed();
+            return ready(Err(IntentError::NotRecorded { node: node.to_owned(), source })).boxed();
         }
         script.changes += 1;
         script.accepted.push(node.to_string());

@@ -178,14 +178,14 @@ async fn a_node_whose_root_volume_is_replaced_is_drained_first_and_in_service_ag
 }
 
 /// A group of two that gives instances back to its warm pool.
-fn reusing() -> ebbtide::sim::aws::GroupSpec {
-    held_group(2, 60).size(0, 2, 2).warm_pool(WarmPoolSpec::stopped().reusing())
+fn reusing(heartbeat: u64) -> ebbtide::sim::aws::GroupSpec {
+    held_group(2, heartbeat).size(0, 2, 2).warm_pool(WarmPoolSpec::stopped().reusing())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_goes_back_to_the_warm_pool_is_drained_under_the_hook_and_serves_when_it_comes_out() {
     for restarted in [false, true] {
-        let mut scene = Scene::with(reusing()).await;
+        let mut scene = Scene::with(reusing(60)).await;
         let machines = scene.machines();
         scene.run(machines.iter().map(|m| workload(m, 600, 200))).await;
         scene.world.aws.set_desired("web", 1);
@@ -222,24 +222,27 @@ async fn a_node_that_goes_back_to_the_warm_pool_is_drained_under_the_hook_and_se
     }
 }
 
-/// Its containers may run on.
+/// Its containers may run on. AWS may throttle heartbeats for longer than one that comes too early is refused.
 #[tokio::test(start_paused = true)]
 async fn an_instance_on_its_way_back_to_the_warm_pool_is_held_though_its_node_was_deleted_before_a_restart() {
-    let mut scene = Scene::with(reusing()).await;
-    let machines = scene.machines();
-    scene.run(machines.iter().map(|m| workload(m, 600, 200))).await;
-    scene.world.aws.set_desired("web", 1);
-    let waits = |w: &World, m: &Machine| state(w, m) == Some(LifecycleState::WarmedPendingWait);
-    scene.until(|w| machines.iter().any(|m| waits(w, m))).await;
-    let machine = machines.iter().find(|m| waits(&scene.world, m)).expect("one of them").clone();
-    scene.world.cluster.crash(&machine.name);
-    let nodes: Api<Node> = Api::all(scene.world.cluster.client());
-    nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
-    scene.kill().await;
-    scene.pass_some(seconds(600)).await;
-    assert!(waits(&scene.world, &machine), "{:?}", state(&scene.world, &machine));
-    scene.until(|w| state(w, &machine) == Some(LifecycleState::WarmedStopped)).await;
-    assert!(!a_hook_timed_out(&scene.world));
+    for (heartbeat, throttled) in [(60, 0), (300, 90)] {
+        let mut scene = Scene::with(reusing(heartbeat)).await;
+        let machines = scene.machines();
+        scene.run(machines.iter().map(|m| workload(m, 600, 200))).await;
+        scene.world.aws.set_desired("web", 1);
+        let waits = |w: &World, m: &Machine| state(w, m) == Some(LifecycleState::WarmedPendingWait);
+        scene.until(|w| machines.iter().any(|m| waits(w, m))).await;
+        let machine = machines.iter().find(|m| waits(&scene.world, m)).expect("one of them").clone();
+        scene.world.cluster.crash(&machine.name);
+        let nodes: Api<Node> = Api::all(scene.world.cluster.client());
+        nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+        scene.world.aws.throttle_for(&[Operation::RecordLifecycleActionHeartbeat], seconds(throttled));
+        scene.kill().await;
+        scene.pass_some(seconds(600)).await;
+        assert!(waits(&scene.world, &machine), "{heartbeat}: {:?}", state(&scene.world, &machine));
+        scene.until(|w| state(w, &machine) == Some(LifecycleState::WarmedStopped)).await;
+        assert!(!a_hook_timed_out(&scene.world), "{heartbeat}");
+    }
 }
 
 /// It would be taken for the one before, which is over, and nothing would come of it.
@@ -253,7 +256,12 @@ async fn a_deletion_of_a_node_whose_instance_is_back_is_refused_until_the_record
     scene.until(back).await;
     let mut answers = Vec::new();
     while !in_service(&scene.world, &machine) {
-        answers.push(scene.delete(std::slice::from_ref(&machine)).await.is_ok());
+        let answer = scene.delete(std::slice::from_ref(&machine)).await;
+        answers.push(answer.is_ok());
+        if let Err(refused) = answer {
+            assert!(refused.message().contains("is back in its group"), "{refused}");
+            assert_eq!(refused.code(), tonic::Code::Unavailable, "cluster-autoscaler's next loop may");
+        }
         scene.pass_some(seconds(5)).await;
     }
     assert!(answers.contains(&false), "{answers:?}");
