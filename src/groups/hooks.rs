@@ -134,6 +134,11 @@ impl TerminatingHooks {
     pub fn is_ours_alone(&self) -> bool {
         self.ours.is_some() && !self.others
     }
+
+    /// Whether there are none, ours or another's: nothing holds what the group ends.
+    pub fn are_none(&self) -> bool {
+        self.ours.is_none() && !self.others
+    }
 }
 
 /// What is known of a group's terminating hooks.

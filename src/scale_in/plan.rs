@@ -482,7 +482,7 @@ fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         // What is on it is known in a moment.
         return;
     } else {
-        not_held(s, group, instance, plan);
+        not_held(s, |workloads| events::not_held(group, instance, workloads), plan);
         Cause::StateChange
     };
     let record = Record::new(cause, group, instance, Release::CompleteHook, s.now);
@@ -503,7 +503,7 @@ fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
 
 /// Whether the group ends the instance and has no hook, ours or another's, that will hold it.
 fn is_unheld(s: &Situation<'_>) -> bool {
-    let has_none = matches!(&s.hook, HookState::Known(hooks) if hooks.ours.is_none() && !hooks.others);
+    let has_none = matches!(&s.hook, HookState::Known(hooks) if hooks.are_none());
     has_none && matches!(s.instance, Membership::In { lifecycle: Lifecycle::Terminating, .. })
 }
 
@@ -515,35 +515,33 @@ fn has_been_released(s: &Situation<'_>) -> bool {
     }
 }
 
-/// Announces, once, that nothing holds an instance with workloads on its Node that the group ends, whose drain begins.
-fn not_held(s: &Situation<'_>, group: &GroupName, instance: &InstanceId, plan: &mut Plan) {
+/// Announces, once, that no hook of ours holds an instance that the group ends. `event`: of so many workloads on its Node, if there are any.
+fn not_held(s: &Situation<'_>, event: impl FnOnce(usize) -> ScaleInEvent, plan: &mut Plan) {
     if s.memory.told_not_held {
         return;
     }
     let workloads = s.workloads(None).count();
     if workloads > 0 {
-        s.announce(plan, events::not_held(group, instance, workloads));
+        s.announce(plan, event(workloads));
     }
 }
 
-/// Announces, once, that only another's hook holds an instance with workloads on its Node that the group ends: its owner drains it.
+/// Announces that only another's hook holds an instance that the group ends: its owner drains it.
 fn held_by_another(s: &Situation<'_>, group: &GroupName, instance: &InstanceId, plan: &mut Plan) {
     let (HookState::Known(hooks), Membership::In { lifecycle, .. }) = (&s.hook, &s.instance) else { return };
     let is_held = matches!(lifecycle, Lifecycle::Terminating | Lifecycle::TerminatingWait) && hooks.others;
-    if is_held && !s.memory.told_not_held && s.workloads(None).next().is_some() {
-        s.announce(plan, events::held_by_another(group, instance));
+    if is_held {
+        not_held(s, |_| events::held_by_another(group, instance), plan);
     }
 }
 
-/// Announces, once, that our hook is over for an instance that the group ends, before a drain of its workloads has begun.
+/// Announces that our hook is over for an instance that the group ends, before a drain of its workloads has begun.
 fn missed(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let (HookState::Known(hooks), Some(instance)) = (&s.hook, &s.node.instance) else { return };
     let is_released = s.memory.lost.is_some() || s.is_marked_told();
-    let workloads = s.workloads(None).count();
-    if s.memory.told_not_held || hooks.ours.is_none() || is_released || workloads == 0 {
-        return;
+    if hooks.ours.is_some() && !is_released {
+        not_held(s, |workloads| events::missed(group, instance, workloads), plan);
     }
-    s.announce(plan, events::missed(group, instance, workloads));
 }
 
 /// Begins for an instance that the group retained because its hook was abandoned. No hook limits the drain now.

@@ -420,7 +420,7 @@ fn may_go_back(s: &Situation<'_>, record: &Record, lifecycle: Lifecycle, seen: T
 
 /// Whether the group has a terminating hook, ours or another's.
 fn is_to_come_to_hooks(s: &Situation<'_>) -> bool {
-    matches!(&s.hook, HookState::Known(hooks) if hooks.ours.is_some() || hooks.others)
+    matches!(&s.hook, HookState::Known(hooks) if !hooks.are_none())
 }
 
 /// AWS has begun to end the instance, and reaches its lifecycle hooks once load balancers have let go of it: in minutes, an hour at most.

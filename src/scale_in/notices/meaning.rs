@@ -107,7 +107,7 @@ pub(super) fn meaning(
 
 /// Whether a hook holds what the group ends, unless AWS has said that none does.
 fn is_held(hook: &HookState) -> bool {
-    !matches!(hook, HookState::Known(hooks) if hooks.ours.is_none() && !hooks.others)
+    !matches!(hook, HookState::Known(hooks) if hooks.are_none())
 }
 
 impl Meaning {
@@ -209,7 +209,7 @@ mod tests {
     use crate::cluster::{Cordon, CordonReason};
     use crate::groups::hooks::TerminatingHooks;
     use crate::scale_in::record::{self, Record, Release};
-    use crate::scale_in::tests::settings;
+    use crate::scale_in::tests::{settings, spot};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).expect("in range")
@@ -330,13 +330,7 @@ mod tests {
         let bare = node(None, None);
         let begun = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
         let limited = |second| Record { ends_at: Some(at(second)), ..begun.clone() };
-        let spot = Expected {
-            cause: Cause::SpotInterruption,
-            ends_at: Some(at(120)),
-            treatment: Treatment::Drain,
-            told_at: at(0),
-            until: at(720),
-        };
+        let spot = Expected { until: at(720), ..spot(120) };
         let spot = Meaning::Expected(Noticed { expected: spot, event: None, called_off: None });
         let held = Meaning::Held { since: at(0), until: at(300) };
         let table = [

@@ -19,4 +19,4 @@ mod states;
 mod twins;
 mod unheld;
 
-pub(super) use scene::settings;
+pub(super) use scene::{settings, spot};

@@ -16,29 +16,6 @@ use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::Treatment;
 use crate::scale_in::turn::Turn;
 
-fn expected(cause: Cause, treatment: Treatment, ends_at: Option<Timestamp>) -> Expected {
-    Expected { cause, treatment, ends_at, told_at: at(0), until: at(3_600) }
-}
-
-fn spot(second: i64) -> Expected {
-    expected(Cause::SpotInterruption, Treatment::Drain, Some(at(second)))
-}
-
-fn told(scene: Scene, what: Expected) -> Scene {
-    told_of(scene, &[(what, None)])
-}
-
-/// These notices have come, each of this event.
-fn told_of(mut scene: Scene, notices: &[(Expected, Option<&str>)]) -> Scene {
-    let read = |(expected, event): &(Expected, Option<&str>)| Noticed {
-        expected: *expected,
-        event: event.map(str::to_owned),
-        called_off: None,
-    };
-    scene.notices = notices.iter().map(read).collect();
-    scene
-}
-
 /// Nothing has come that is not on record.
 fn untold(scene: Scene) -> Scene {
     told_of(scene, &[])

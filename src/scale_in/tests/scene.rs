@@ -26,10 +26,10 @@ use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
-use crate::scale_in::notices::Noticed;
+use crate::scale_in::notices::{Expected, Noticed};
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::settings::{AtOnce, Settings};
+use crate::scale_in::settings::{AtOnce, Settings, Treatment};
 use crate::scale_in::situation::Situation;
 use crate::scale_in::turn::Turn;
 
@@ -154,6 +154,34 @@ pub(super) fn in_group(lifecycle: Lifecycle) -> Membership {
 }
 
 /// The defaults, and one scale-in by annotation at once.
+/// A description made now shows the instance in this state.
+pub(super) fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
+    scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
+}
+
+pub(super) fn expected(cause: Cause, treatment: Treatment, ends_at: Option<Timestamp>) -> Expected {
+    Expected { cause, treatment, ends_at, told_at: at(0), until: at(3_600) }
+}
+
+pub(in crate::scale_in) fn spot(second: i64) -> Expected {
+    expected(Cause::SpotInterruption, Treatment::Drain, Some(at(second)))
+}
+
+pub(super) fn told(scene: Scene, what: Expected) -> Scene {
+    told_of(scene, &[(what, None)])
+}
+
+/// These notices have come, each of this event.
+pub(super) fn told_of(mut scene: Scene, notices: &[(Expected, Option<&str>)]) -> Scene {
+    let read = |(expected, event): &(Expected, Option<&str>)| Noticed {
+        expected: *expected,
+        event: event.map(str::to_owned),
+        called_off: None,
+    };
+    scene.notices = notices.iter().map(read).collect();
+    scene
+}
+
 pub(in crate::scale_in) fn settings() -> Settings {
     Settings { operator_at_once: AtOnce::Number(1), ..Settings::default() }
 }

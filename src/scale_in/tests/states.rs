@@ -18,10 +18,6 @@ use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::tries::Task;
 use crate::scale_in::turn::Turn;
 
-fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
-    scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
-}
-
 #[test]
 fn an_instance_in_service_again_ends_its_scale_in_once_a_new_refresh_shows_it_and_its_node_is_ready() {
     let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60);

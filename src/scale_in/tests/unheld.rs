@@ -10,17 +10,10 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events::Reason;
-use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
-use crate::scale_in::notices::{Expected, Noticed};
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::settings::Treatment;
 use crate::scale_in::turn::Turn;
-
-fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
-    scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
-}
 
 /// A node whose instance the group ends, without a hook.
 fn unheld() -> Scene {
@@ -30,7 +23,7 @@ fn unheld() -> Scene {
 }
 
 /// How often a plan tells that nothing holds the instance.
-fn told(plan: &Plan) -> usize {
+fn times_told(plan: &Plan) -> usize {
     let is_it =
         |action: &Action| matches!(action, Action::Announce(event) if event.reason == Reason::NotHeld);
     all(plan).iter().filter(|action| is_it(action)).count()
@@ -93,10 +86,10 @@ fn the_drain_begins_when_its_pods_are_known_and_that_nothing_holds_the_instance_
     let mut scene = scene.with(pod("web"));
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotHeld", "ScaleInDraining"]);
     scene.later(900);
-    assert_eq!(told(&scene.plan()), 0);
+    assert_eq!(times_told(&scene.plan()), 0);
     // Another run finds the record.
     scene.memory = Memory::default();
-    assert_eq!(told(&scene.plan()), 0);
+    assert_eq!(times_told(&scene.plan()), 0);
 }
 
 /// No hook holds a machine that EC2 stops.
@@ -105,7 +98,7 @@ fn of_a_machine_that_somebody_stops_it_is_not_told_when_its_group_ends_it() {
     let mut scene = node().asked_by(Cause::StateChange, Release::CompleteHook).with(pod("web"));
     scene.plan();
     shown(&mut scene, Lifecycle::Terminating);
-    assert_eq!(told(&scene.plan()), 0);
+    assert_eq!(times_told(&scene.plan()), 0);
 }
 
 #[test]
@@ -125,15 +118,7 @@ fn only_a_limit_of_ours_and_an_end_that_aws_announces_cut_its_drain_short() {
     restarted.plan();
     assert_eq!(restarted.record().release_by, Some(at(100)));
 
-    let spot = Expected {
-        cause: Cause::SpotInterruption,
-        ends_at: Some(at(120)),
-        treatment: Treatment::Drain,
-        told_at: at(0),
-        until: at(720),
-    };
-    let mut interrupted = unheld().with(pod("web").grace(600));
-    interrupted.notices = vec![Noticed { expected: spot, event: None, called_off: None }];
+    let mut interrupted = told(unheld().with(pod("web").grace(600)), spot(120));
     interrupted.plan();
     assert_eq!(
         (interrupted.record().cause, interrupted.record().release_by),
