@@ -26,7 +26,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             .btree_map(".")
             .bytes(".")
     };
-    builder().compile_fds(protocol("externalgrpc")?)?;
+    builder()
+        // What is listed of a group is encoded once for many answers.
+        .extern_path(
+            ".clusterautoscaler.cloudprovider.v1.externalgrpc.NodeGroupNodesResponse",
+            "crate::provider::wire::NodeGroupNodesResponse",
+        )
+        .compile_fds(protocol("externalgrpc")?)?;
     builder()
         .codec_path("crate::provider::expander::codec::BoundedCodec")
         .compile_fds(protocol("expander")?)?;

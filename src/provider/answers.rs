@@ -108,29 +108,16 @@ pub fn owner<'a>(
     }
 }
 
-/// The instances of a group that are nodes, in their states, which [`states`] tells.
+/// The instances of a group that are nodes.
 ///
 /// An instance's provider id is spelled as on its Node: cluster-autoscaler compares the texts, and would delete an instance listed under
 /// an id that no Node has.
-pub fn instances(
-    group: &Group,
-    states: &[InstanceState],
-    scale_ins: &dyn ScaleIns,
-) -> impl Iterator<Item = Instance> {
-    nodes_of(group).zip(states).map(|(instance, state)| {
+pub fn instances(group: &Group, scale_ins: &dyn ScaleIns) -> impl Iterator<Item = Instance> {
+    group.asg.instances.iter().filter(|instance| instance.lifecycle.is_node()).map(|instance| {
         let spelled = scale_ins.provider_id(&instance.id, &instance.zone);
         let id = spelled.unwrap_or_else(|| ProviderId::text_of_instance(&instance.zone, &instance.id));
-        listed(id, *state, None)
+        listed(id, state(group, instance, scale_ins), None)
     })
-}
-
-/// The states of a group's instances that are nodes.
-pub fn states(group: &Group, scale_ins: &dyn ScaleIns) -> Vec<InstanceState> {
-    nodes_of(group).map(|instance| state(group, instance, scale_ins)).collect()
-}
-
-fn nodes_of(group: &Group) -> impl Iterator<Item = &aws::Instance> {
-    group.asg.instances.iter().filter(|instance| instance.lifecycle.is_node())
 }
 
 /// A placeholder for each instance that a group misses. The newest carry the error of failed launches: as many as those were for, and no

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use prost::Message as _;
 
 use super::answers;
-use super::proto::NodeGroup;
-use super::proto::instance_status::InstanceState;
+use super::proto::{NodeGroup, NodeGroupNodesResponse};
 use crate::groups::{Group, Snapshot, sizes};
 use crate::k8s::GroupName;
 use crate::scale_in::ScaleIns;
@@ -31,8 +32,8 @@ pub(super) struct Figure {
     have_failed: bool,
     pub(super) node_group: NodeGroup,
     pub(super) target_size: i32,
-    /// The states of the instances, once somebody has asked for them.
-    states: OnceLock<Vec<InstanceState>>,
+    /// The instances as NodeGroupNodes lists them, encoded, once somebody has asked for them.
+    instances: OnceLock<Bytes>,
 }
 
 impl Figure {
@@ -42,13 +43,17 @@ impl Figure {
             have_failed,
             node_group: answers::node_group(group, have_failed, scale_ins),
             target_size: sizes::target_size(&group.asg, leaves),
-            states: OnceLock::new(),
+            instances: OnceLock::new(),
         }
     }
 
-    /// The states of the instances of the group that this is of.
-    pub(super) fn states(&self, group: &Group, scale_ins: &dyn ScaleIns) -> &[InstanceState] {
-        self.states.get_or_init(|| answers::states(group, scale_ins))
+    /// The encoded answer of NodeGroupNodes with the instances of the group that this is of.
+    pub(super) fn instances(&self, group: &Group, scale_ins: &dyn ScaleIns) -> Bytes {
+        let encoded = || {
+            let instances = answers::instances(group, scale_ins).collect();
+            NodeGroupNodesResponse { instances, ..Default::default() }.encode_to_vec().into()
+        };
+        self.instances.get_or_init(encoded).clone()
     }
 }
 

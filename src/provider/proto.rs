@@ -4,6 +4,7 @@
 #![allow(missing_docs, unreachable_pub, unused_qualifications, clippy::pedantic, reason = "generated")]
 
 tonic::include_proto!("clusterautoscaler.cloudprovider.v1.externalgrpc");
+pub use super::wire::NodeGroupNodesResponse;
 
 /// The encoded descriptors of the protocol and of what it imports, as reflection serves them.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/externalgrpc.bin"));

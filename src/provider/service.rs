@@ -231,7 +231,7 @@ impl Provider {
         self.figures.of(view, group, have_failed, &*self.scale_ins)
     }
 
-    fn instances(&self, name: &str) -> Result<Vec<Instance>, RpcError> {
+    fn instances(&self, name: &str) -> Result<NodeGroupNodesResponse, RpcError> {
         let now = self.clock.now();
         let (Seen { view, group }, missing) = self.placeholders.of(now, || self.seen(name))?;
         let can_be_given_up = if missing.is_empty() || self.placeholders.is_refused(&group.asg.name, now) {
@@ -239,12 +239,9 @@ impl Provider {
         } else {
             sizes::spare_missing(&group.asg, self.decrements(&group.asg.name))
         };
-        let (figure, scale_ins) = (self.figure(&view, &group), &*self.scale_ins);
-        let states = figure.states(&group, scale_ins);
-        let mut instances = Vec::with_capacity(states.len() + missing.len());
-        instances.extend(answers::instances(&group, states, scale_ins));
-        instances.extend(answers::placeholders(&group, &missing, can_be_given_up));
-        Ok(instances)
+        let encoded = self.figure(&view, &group).instances(&group, &*self.scale_ins);
+        let instances = answers::placeholders(&group, &missing, can_be_given_up).collect();
+        Ok(NodeGroupNodesResponse { encoded, instances })
     }
 
     /// Whether an instance's end lowers the desired capacity: by a scale-in, or by a termination that AWS has not answered.
@@ -472,7 +469,7 @@ impl CloudProvider for Provider {
         let id = &request.get_ref().id;
         self.answer(Rpc::NodeGroupNodes, About::group(id), async {
             self.asked().await?;
-            Ok(NodeGroupNodesResponse { instances: self.instances(id)? })
+            self.instances(id)
         })
         .await
     }

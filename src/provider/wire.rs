@@ -5,9 +5,14 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes};
+use prost::encoding::{DecodeContext, WireType, message, skip_field};
+use prost::{DecodeError, Message};
 
-use super::proto::{LegacyDuration, LegacyTime, NodeGroupTemplateNodeInfoResponse};
+use super::proto::{Instance, LegacyDuration, LegacyTime, NodeGroupTemplateNodeInfoResponse};
+
+/// The field of NodeGroupNodesResponse.
+const INSTANCES: u32 = 1;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
@@ -75,11 +80,65 @@ pub fn template(encoded: &Bytes) -> NodeGroupTemplateNodeInfoResponse {
     NodeGroupTemplateNodeInfoResponse { node_info: encoded.clone(), node_bytes: encoded.clone() }
 }
 
+/// The answer of NodeGroupNodes. Instances may be in it as they were encoded for earlier answers.
+///
+/// Source: [messages one after another are their fields one after another](https://protobuf.dev/programming-guides/encoding/#last-one-wins).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeGroupNodesResponse {
+    /// An encoded answer, whose instances come first. Empty in one that was received.
+    pub encoded: Bytes,
+    /// All other instances.
+    pub instances: Vec<Instance>,
+}
+
+impl Message for NodeGroupNodesResponse {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        buf.put_slice(&self.encoded);
+        message::encode_repeated(INSTANCES, &self.instances, buf);
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        match tag {
+            INSTANCES => message::merge_repeated(wire_type, &mut self.instances, buf, ctx),
+            _ => skip_field(wire_type, tag, buf, ctx),
+        }
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.encoded.len() + message::encoded_len_repeated(INSTANCES, &self.instances)
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn instances_that_are_encoded_already_come_before_the_others() {
+        let instances = |ids: &[&str]| {
+            let instance = |id: &&str| Instance { id: (*id).to_owned(), status: None };
+            NodeGroupNodesResponse { instances: ids.iter().map(instance).collect(), ..Default::default() }
+        };
+        let encoded = instances(&["a", "b"]).encode_to_vec().into();
+        let answer = NodeGroupNodesResponse { encoded, ..instances(&["c"]) };
+        // A field of a later version of the protocol.
+        let unknown = [0x12, 0x01, b'x'];
+        let sent = [&answer.encode_to_vec()[..], &unknown[..]].concat();
+        assert_eq!(sent.len(), answer.encoded_len() + unknown.len());
+        assert_eq!(NodeGroupNodesResponse::decode(&sent[..]), Ok(instances(&["a", "b", "c"])));
+    }
 
     #[test]
     fn the_new_dialect_is_read_before_the_old_one() {

@@ -1,9 +1,12 @@
 //! Whether a Node's instance is in a group of ours.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::aws::Lifecycle;
 use crate::k8s::GroupName;
+
+/// How long after a call it may still take effect, and a refresh may still show the state before it.
+pub(super) const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// Where the node's instance is, by the last refresh.
 #[derive(Clone, Debug, PartialEq, Eq)]

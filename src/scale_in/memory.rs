@@ -12,7 +12,7 @@ use super::claims::Claims;
 use super::class::{Flush, replaces_asked};
 use super::events::{ANNOUNCE_AGAIN_AFTER, Reason, ScaleInEvent};
 use super::going::Going;
-use super::membership::Membership;
+use super::membership::{Membership, SETTLED_AFTER};
 use super::node_patch;
 use super::outages::Outages;
 use super::record::{Phase, Record};
@@ -205,6 +205,14 @@ impl Memory {
             Membership::In { lifecycle: Lifecycle::InService, seen, .. } => self.back_since.or(Some(*seen)),
             _ => None,
         };
+        if let Membership::In { lifecycle: Lifecycle::InService, seen, .. } = instance {
+            // Of a hook that held it before it came back.
+            let completed = self.tries(&Task::Complete).ended;
+            if completed.is_some_and(|at| later(at, SETTLED_AFTER) < *seen) {
+                self.tries.remove(&Task::Complete);
+                self.not_held_by_ours_since = None;
+            }
+        }
     }
 
     /// Notes whether a Node of the machine is Ready.

@@ -12,7 +12,7 @@ use super::action::{Action, Plan};
 use super::context::is_on_its_way_in;
 use super::deadline::{self, HeldBy};
 use super::events::ScaleInEvent;
-use super::membership::Membership;
+use super::membership::{Membership, SETTLED_AFTER};
 use super::notices::{self, Expected};
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Request, Written};
@@ -198,8 +198,7 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
         return false;
     }
     // One description may show what was before.
-    let believed =
-        s.memory.in_service_since.map_or(*seen, |since| later(since, release::TERMINATE_AGAIN_AFTER));
+    let believed = s.memory.in_service_since.map_or(*seen, |since| later(since, SETTLED_AFTER));
     if *seen < believed {
         release::refresh_after(s, believed, plan);
         return false;

@@ -4,7 +4,7 @@
 //! - An instance is released only when no workload is on its node, or when time is up.
 //! - A termination is noted in the record before AWS is called. It is repeated only after a pause and a later refresh that shows the
 //!   instance alive: a call whose answer was lost may take effect late, refreshes lag, and a second decrement ends a healthy node. The
-//!   pause is [`TERMINATE_AGAIN_AFTER`] without a decrement; with one, [`DELIVERED_WITHIN`] if AWS did not answer, [`SENT_WITHIN`] and
+//!   pause is [`SETTLED_AFTER`] without a decrement; with one, [`DELIVERED_WITHIN`] if AWS did not answer, [`SENT_WITHIN`] and
 //!   [`SIGNATURE_LIFE`] if AWS acknowledged it or another process noted it. Only a call that AWS certainly refused is repeated sooner.
 //! - Hooks of others are never completed; ABANDON is never sent.
 //! - What the group takes out itself is not terminated, unless retained (`Terminating:Retained`). Instances outside the
@@ -17,7 +17,7 @@ use super::deadline::{SAME_WITHIN, limited};
 use super::deletion::cut_off;
 use super::events::ScaleInEvent;
 use super::holds::Heartbeats;
-use super::membership::Membership;
+use super::membership::{Membership, SETTLED_AFTER};
 use super::record::{Phase, Record, Release};
 use super::situation::Situation;
 use super::tries::Task;
@@ -27,9 +27,6 @@ use crate::clock::{later, signed};
 use crate::cluster::Ready;
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::{GroupName, InstanceId};
-
-/// How long after a call it may still take effect, and a refresh may still show the state before it.
-pub(super) const TERMINATE_AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// A termination that has waited longer than this is noted anew, since other runs go by the noted time. The write of the note comes first,
 /// and may take as long as admission webhooks hang.
@@ -410,8 +407,7 @@ pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut P
 /// and has load balancers let go of it first. Our hook does not hold it once we have completed it.
 fn may_go_back(s: &Situation<'_>, record: &Record, lifecycle: Lifecycle, seen: Timestamp) -> bool {
     let completion = s.memory.tries(&Task::Complete);
-    let is_completed =
-        completion.done && completion.ended.is_some_and(|at| seen < later(at, TERMINATE_AGAIN_AFTER));
+    let is_completed = completion.done && completion.ended.is_some_and(|at| seen < later(at, SETTLED_AFTER));
     let is_held = lifecycle.is_held() && !completion.in_flight && !is_completed;
     is_ours_to_end(record, lifecycle)
         || is_held
@@ -448,7 +444,7 @@ fn hold_of_another(
 ) {
     let HookState::Known(TerminatingHooks { ours, others: true, .. }) = &s.hook else { return };
     let completion = s.memory.tries(&Task::Complete);
-    let over_since = s.memory.not_held_by_ours_since.map(|at| later(at, TERMINATE_AGAIN_AFTER));
+    let over_since = s.memory.not_held_by_ours_since.map(|at| later(at, SETTLED_AFTER));
     let over_since = over_since.or(completion.ended.filter(|_| completion.done));
     let is_completed = over_since.is_some_and(|at| at < seen);
     if lifecycle.is_held() && (ours.is_none() || is_completed) {
@@ -466,7 +462,7 @@ fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
 /// Whether the refresh is newer than everything in the record, as refreshes lag. If not, asks for another.
 pub(super) fn ensure_settled(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     let last = record.requested_at.max(record.phase_since);
-    let again = later(record.terminate_at.map_or(last, |at| at.max(last)), TERMINATE_AGAIN_AFTER);
+    let again = later(record.terminate_at.map_or(last, |at| at.max(last)), SETTLED_AFTER);
     if seen < again {
         refresh_after(s, again, plan);
     }
@@ -476,7 +472,7 @@ pub(super) fn ensure_settled(s: &Situation<'_>, record: &Record, seen: Timestamp
 fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, plan: &mut Plan) {
     let tries = s.memory.tries(&Task::Complete);
     if let Some(done) = tries.ended.filter(|_| tries.done) {
-        let again = later(done, TERMINATE_AGAIN_AFTER);
+        let again = later(done, SETTLED_AFTER);
         if seen < again {
             return refresh_after(s, again, plan);
         }
@@ -521,13 +517,13 @@ fn is_told_and_in_a_state_unknown(s: &Situation<'_>, record: &Record, plan: &mut
 }
 
 /// When a termination sent at `at` has certainly shown its effect, so that another one may be sent:
-/// - where a second one does no harm (`is_repeatable`): after [`TERMINATE_AGAIN_AFTER`];
+/// - where a second one does no harm (`is_repeatable`): after [`SETTLED_AFTER`];
 /// - sent by another run, or acknowledged by AWS: when its signature has expired;
 /// - sent by this run, and not answered: when a connection that was cut can deliver it no more.
 fn settled_at(s: &Situation<'_>, at: Timestamp, is_repeatable: bool) -> Timestamp {
     let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
     let settles = match (is_repeatable, is_anothers || s.memory.is_acknowledged) {
-        (true, _) => TERMINATE_AGAIN_AFTER,
+        (true, _) => SETTLED_AFTER,
         (false, true) => SENT_WITHIN + SIGNATURE_LIFE,
         (false, false) => DELIVERED_WITHIN,
     };

@@ -95,17 +95,18 @@ async fn an_rpc_allocates_what_its_answer_holds_and_little_else() {
     let nodes = cost(|| {
         let request = NodeGroupNodesRequest { id: "web".into() };
         let answer = provider.node_group_nodes(Request::new(request)).now_or_never();
-        assert_eq!(answer.expect("at once").expect("answered").into_inner().instances.len(), NODES);
+        let answer = answer.expect("at once").expect("answered").into_inner();
+        assert!(answer.instances.is_empty() && answer.encoded.len() > NODES * 30, "{}", answer.encoded.len());
     });
     let counts = [for_node, target, nodes].map(|info| info.count_total);
     println!(
         "NodeGroupForNode {}, NodeGroupTargetSize {}, NodeGroupNodes {}",
         counts[0], counts[1], counts[2]
     );
-    // The futures are boxed, and of an answer each text is one.
+    // The futures are boxed, and of a group each text is one. What is listed of it is encoded once.
     assert!(counts[0] <= 14, "NodeGroupForNode: {}", counts[0]);
     assert!(counts[1] <= 5, "NodeGroupTargetSize: {}", counts[1]);
-    assert!(counts[2] <= NODES as u64 + 15, "NodeGroupNodes: {}", counts[2]);
+    assert!(counts[2] <= 6, "NodeGroupNodes: {}", counts[2]);
 }
 
 #[test]

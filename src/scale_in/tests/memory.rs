@@ -270,6 +270,22 @@ fn awss_words_are_kept_for_as_long_as_the_instance_is_to_be_released_in_that_way
     assert!(!kept(&terminate, gone()) && !kept(&complete, gone()));
 }
 
+/// Or nobody would be told that somebody else completes the hook that holds it when it leaves once more.
+#[test]
+fn a_completion_is_forgotten_once_its_instance_is_back_in_service() {
+    let in_service =
+        |second| Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(second) };
+    let mut memory = Memory::default();
+    memory.note_completion(&Ok(()), at(0));
+    // A description may be older than the call.
+    for (instance, is_known) in
+        [(in_group(Lifecycle::TerminatingWait), true), (in_service(30), true), (in_service(31), false)]
+    {
+        memory.note_membership(&instance);
+        assert_eq!(memory.tries(&Task::Complete).ended.is_some(), is_known, "{instance:?}");
+    }
+}
+
 /// A write of the Node that wants `what`, done or, with `Some`, come too late. Returns the pause after it, in seconds.
 fn write(memory: &mut Memory, what: &str, second: i64, came_late: Option<SignedDuration>) -> i64 {
     let patch = json!({"metadata": {"resourceVersion": second.to_string(), "annotations": {"wants": what}}});
