@@ -415,6 +415,17 @@ pub(super) fn waiting_for_its_hooks(instance: &str) -> ScaleInEvent {
     normal(Reason::Waiting, "its hooks", note)
 }
 
+/// AWS has not described the instance, which it ends, since `seen`.
+pub(super) fn waiting_for_a_description(instance: &str, group: &str, seen: Timestamp) -> ScaleInEvent {
+    let note = format!(
+        "AWS has described group {} last at {seen:.0}: the release waits until it shows where instance {} is by now. The log of \
+         ebbtide has AWS's words",
+        name(group),
+        id(instance)
+    );
+    normal(Reason::Waiting, "a description", note)
+}
+
 /// The drain has taken longer than our limit, at which nothing is deleted. Not empty.
 pub(super) fn over_time(waiting: &[Waiting]) -> ScaleInEvent {
     let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, one.why.in_words()));

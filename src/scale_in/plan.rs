@@ -616,16 +616,19 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
 
 /// Answers a request on a Node whose instance is in none of our groups.
 fn not_ours(s: &Situation<'_>, plan: &mut Plan) {
-    if !matches!(s.instance, Membership::Elsewhere { .. }) {
-        return;
-    }
+    let Membership::Elsewhere { seen } = s.instance else { return };
     // Closed for a scale-in whose record this request replaced while nobody looked.
     if s.has_scale_in_marks() {
         return without_record(s, plan);
     }
-    if s.has_come(later(s.record_seen, OTHERS_TAKE_IT_UP), plan) {
-        s.announce(plan, events::not_ours());
+    if !s.has_come(later(s.record_seen, OTHERS_TAKE_IT_UP), plan) {
+        return;
     }
+    // A group may have launched it since AWS was looked at last.
+    if seen < s.record_seen {
+        return release::refresh_after(s, s.record_seen, plan);
+    }
+    s.announce(plan, events::not_ours());
 }
 
 /// How to carry out a request. If the group may not shrink, an instance that goes anyway is replaced; `None`: it stays.

@@ -49,6 +49,10 @@ const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// An instance that AWS ends, and that no lifecycle hook holds this long after everything was done, publishes an Event.
 const ANNOUNCE_NOT_HELD_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
+/// The release of an instance that leaves, and that AWS has not described for this long, publishes an Event. It is described every ten
+/// seconds.
+const ANNOUNCE_UNDESCRIBED_AFTER: SignedDuration = SignedDuration::from_mins(1);
+
 /// How long a list of the node's pods counts.
 const LISTED_FOR: SignedDuration = SignedDuration::from_secs(5);
 
@@ -346,6 +350,9 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     };
     announce_refusal(s, record, plan);
+    if lifecycle.is_in_transition() && s.has_come(later(*seen, ANNOUNCE_UNDESCRIBED_AFTER), plan) {
+        s.announce(plan, events::waiting_for_a_description(&record.instance, group, s.theirs(*seen)));
+    }
     if is_told_and_in_a_state_unknown(s, record, plan) {
         return;
     }
@@ -372,7 +379,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     {
         complete(s, record, hook, *seen, plan);
     } else if *lifecycle == Lifecycle::Terminating {
-        not_held_yet(s, record, plan);
+        not_held_yet(s, record, *seen, plan);
     }
     hold_of_another(s, record, group, *lifecycle, *seen, plan);
 }
@@ -421,12 +428,12 @@ fn is_to_come_to_hooks(s: &Situation<'_>) -> bool {
 
 /// AWS has begun to end the instance, and reaches its lifecycle hooks once load balancers have let go of it: in minutes, an hour at most.
 /// A workload that comes too late for its grace is asked to go all the same.
-fn not_held_yet(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+fn not_held_yet(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) {
     if is_to_come_to_hooks(s) {
         for (pod, _) in s.workloads(Some(record)) {
             cut_off(s, record, pod, record.phase_since, plan);
         }
-        if s.has_come(record.phase_since + ANNOUNCE_NOT_HELD_AFTER, plan) {
+        if seen >= later(record.phase_since, ANNOUNCE_NOT_HELD_AFTER) {
             s.announce(plan, events::waiting_for_its_hooks(&record.instance));
         }
     }

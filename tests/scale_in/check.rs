@@ -94,6 +94,21 @@ async fn nodes_without_a_provider_id_of_aws_are_found_and_matter_where_a_group_h
     assert_eq!(found(&scene).await, [(Severity::Error, node)]);
 }
 
+/// From 1.35 on cluster-autoscaler looks for their GPUs in a group's template.
+#[tokio::test(start_paused = true)]
+async fn nodes_of_no_group_that_lack_their_gpus_are_found() {
+    const GPU: (&str, &str) = ("k8s.amazonaws.com/accelerator", "nvidia-tesla-t4");
+    let world = World::new(1);
+    world.kubelets("web", |spec| spec.label(GPU.0, GPU.1));
+    let scene = Scene::on(world, held_group(1, 60), config()).await;
+    scene.world.cluster.add(node("somewhere").label(GPU.0, GPU.1));
+    scene.world.cluster.add(node("elsewhere"));
+    let found = checked(&scene).await.findings;
+    let such = found.iter().filter(|finding| finding.text.contains(GPU.0));
+    let such: Vec<_> = such.map(|finding| (finding.check, finding.subject.as_str())).collect();
+    assert_eq!(such, [("cluster-autoscaler", "somewhere")]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_broken_is_found_where_it_is() {
     let scene = Scene::with(group(2)).await;

@@ -22,6 +22,7 @@ use crate::prices::{System, listed_as, product};
 use crate::provider::{Tls, TlsOptions, TlsProblem};
 use crate::scale_in::{is_patient, unreadable_wishes};
 use crate::telemetry::chain;
+use crate::template::devices::lacks_its_gpu;
 
 /// Questions under way at once.
 const AT_ONCE: usize = 8;
@@ -47,6 +48,8 @@ pub struct Facts {
     pub selection: Selection,
     /// Nodes whose provider id does not say of which machine they are.
     pub unidentified: Vec<NodeName>,
+    /// Nodes of no group that are labelled for a GPU and offer none.
+    pub without_their_gpus: Vec<NodeName>,
     /// What came of reading Nodes and pods for the longest graces.
     pub graces: Result<(), String>,
     /// What came of asking for load balancers' targets, where nodes wait for them.
@@ -160,6 +163,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         Ok(read) => (Box::pin(described(read, &pods, &nodes)).await, read.selection.clone(), None),
         Err(error) => (Vec::new(), Selection::default(), Some(chain(error))),
     };
+    let without_their_gpus = read.as_ref().map(|read| without_their_gpus(read, &nodes)).unwrap_or_default();
     let may_tag = Box::pin(may_tag(aws, &groups)).await;
     if let Some(group) = groups.first() {
         // Asked for by `serve` when instances are missing: whether it may be asked for is known now.
@@ -183,6 +187,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         groups,
         selection,
         unidentified,
+        without_their_gpus,
         graces: pods.map(drop).map_err(|error| chain(&error)),
         load_balancers,
         prices,
@@ -274,6 +279,14 @@ async fn described(read: &Groups, pods: &Result<OfPods, ApiError>, nodes: &Nodes
         }
     });
     stream::iter(all).buffered(AT_ONCE).collect().await
+}
+
+fn without_their_gpus(read: &Groups, nodes: &Nodes) -> Vec<NodeName> {
+    let is_of_a_group = |id: &InstanceId| read.snapshot.instance(id).is_some();
+    let all = nodes.all().into_iter();
+    let without =
+        all.filter(|node| lacks_its_gpu(node) && !node.instance.as_ref().is_some_and(is_of_a_group));
+    without.map(|node| node.name.clone()).collect()
 }
 
 /// The reads of `--wait-for-load-balancers`, on one target group: the rights to all are the same.

@@ -14,6 +14,7 @@ use crate::k8s::names;
 use crate::provider::TlsProblem;
 use crate::scale_in::{MARGIN, drain_timeout};
 use crate::telemetry::chain;
+use crate::template::devices::LABEL;
 use crate::template::tags;
 
 /// The tag that the policies in `deploy/aws/iam` ask for before anything of a group is changed.
@@ -54,6 +55,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     queues(&facts.queues, &mut found);
     simulation(facts, &mut found);
     autoscaler(facts, &mut found);
+    gpus(facts, &mut found);
     leases(facts, &mut found);
     tls(facts, &mut found);
     found.sort();
@@ -377,6 +379,27 @@ fn autoscaler(facts: &Facts, found: &mut Vec<Finding>) {
         let fix = "annotate such pods with cluster-autoscaler.kubernetes.io/safe-to-evict: \"false\" as well";
         add(found, Severity::Warning, CHECK, asg.name.as_str(), text, fix);
     }
+}
+
+/// Nodes for which cluster-autoscaler can find no GPU, neither on them nor in a group's template.
+///
+/// Source: `calculateUsages` in
+/// [`resourcequotas/usage.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/resourcequotas/usage.go).
+fn gpus(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(first) = facts.without_their_gpus.first() else { return };
+    let more = facts.without_their_gpus.len() - 1;
+    let text = format!(
+        "is in no group, has the label {LABEL} and offers no GPU (and {more} more): from 1.35 on cluster-autoscaler neither grows nor \
+         shrinks any group while it is there"
+    );
+    add(
+        found,
+        Severity::Warning,
+        "cluster-autoscaler",
+        first.as_str(),
+        text,
+        "see its device plugin, or take the label off",
+    );
 }
 
 fn is_autoscaler(container: &DeployedContainer) -> bool {

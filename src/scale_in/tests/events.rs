@@ -50,6 +50,7 @@ fn every_event(
         events::waiting(&waiting),
         events::waiting_for_load_balancers(&["k8s-web", "k8s-db"], at(0)),
         events::waiting_for_its_hooks(instance),
+        events::waiting_for_a_description(instance, group, at(0)),
         events::waiting_for_anothers_hook(instance, group),
         events::termination_unshown(instance, at(0), at(120)),
         events::waiting_for_a_list(),
@@ -180,6 +181,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInWaiting",
         "the node is empty, and no lifecycle hook holds instance i-1 yet: AWS usually deregisters it from the group's load balancers first, which takes their deregistration delay",
+    ),
+    (
+        "Normal",
+        "ScaleInWaiting",
+        "AWS has described group \"web\" last at 2023-11-14T22:13:20Z: the release waits until it shows where instance i-1 is by now. The log of ebbtide has AWS's words",
     ),
     (
         "Normal",

@@ -31,11 +31,14 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
     let mut scene = node().annotated("later");
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotUnderstood"]);
     let mut scene = node().annotated("now");
-    scene.instance = Membership::Elsewhere { seen: at(0) };
+    scene.instance = Membership::Elsewhere { seen: at(-1) };
     // Another installation's, maybe.
     let plan = scene.plan();
     assert_eq!((reasons(&plan), plan.wake_at), (vec![], Some(at(10))));
     scene.later(10);
+    let plan = scene.plan();
+    assert_eq!((reasons(&plan), plan.actions), (vec![], vec![Action::Refresh]), "launched since, maybe");
+    scene.instance = Membership::Elsewhere { seen: at(10) };
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotPossible"]);
 }
 

@@ -1018,9 +1018,33 @@ fn that_load_balancers_let_go_of_an_instance_first_is_told() {
         scene.instance = in_group(Lifecycle::Terminating);
         let mut scene = scene.in_phase(Phase::Releasing);
         scene.later(59);
+        seen_now(&mut scene, Lifecycle::Terminating);
         assert_eq!(reasons(&scene.plan()), [""; 0]);
         scene.later(1);
+        assert_eq!(reasons(&scene.plan()), [""; 0], "no description is as late");
+        seen_now(&mut scene, Lifecycle::Terminating);
         assert_eq!(reasons(&scene.plan()), told, "without a hook, EC2 ends it");
+    }
+}
+
+#[test]
+fn that_aws_does_not_describe_an_instance_which_leaves_is_told() {
+    for lifecycle in [Lifecycle::Terminating, Lifecycle::TerminatingWait, Lifecycle::InService] {
+        let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(600);
+        seen_now(&mut scene, lifecycle);
+        let seen = scene.now;
+        let mut scene = scene.in_phase(Phase::Releasing);
+        scene.memory.note_completion(&Ok(()), scene.now);
+        scene.later(59);
+        assert_eq!(reasons(&scene.plan()), [""; 0], "{lifecycle:?}");
+        scene.later(1);
+        let told: Vec<_> = all(&scene.plan())
+            .into_iter()
+            .filter_map(|action| if let Action::Announce(event) = action { Some(event.note) } else { None })
+            .collect();
+        let is_so = |note: &String| note.contains(&format!("last at {seen:.0}"));
+        let expected = usize::from(lifecycle.is_in_transition());
+        assert_eq!((told.len(), told.iter().all(is_so)), (expected, true), "{lifecycle:?}: {told:?}");
     }
 }
 

@@ -81,6 +81,7 @@ fn good() -> Facts {
         groups: vec![good_group()],
         selection: Selection::default(),
         unidentified: Vec::new(),
+        without_their_gpus: Vec::new(),
         graces: Ok(()),
         load_balancers: Ok(()),
         prices: Ok(()),
@@ -425,6 +426,13 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "provider ids",
             Severity::Error,
             "any instance of web",
+        ),
+        (
+            "a GPU node of no group whose device plugin is down",
+            Facts { without_their_gpus: vec!["n1".into(), "n2".into()], ..good() },
+            "cluster-autoscaler",
+            Severity::Warning,
+            "(and 1 more)",
         ),
         ("no Lease", Facts { lease: Err("404".into()), ..good() }, "lease", Severity::Error, "404"),
         (
