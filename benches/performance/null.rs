@@ -8,6 +8,7 @@ use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::cloud_provider_server::{CloudProvider, CloudProviderServer};
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
 use ebbtide::provider::proto::*;
+use prost::Message as _;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
@@ -34,7 +35,16 @@ pub(crate) fn run(own: &str, program: &str, group: &str) {
         let ready = Ready {
             group: rpcs::for_node(&program, node).await.expect("answered"),
             size: client.node_group_target_size(rpcs::target(group)).await.expect("answered").into_inner(),
-            nodes: client.node_group_nodes(rpcs::nodes(group)).await.expect("answered").into_inner(),
+            nodes: NodeGroupNodesResponse {
+                encoded: client
+                    .node_group_nodes(rpcs::nodes(group))
+                    .await
+                    .expect("answered")
+                    .into_inner()
+                    .encode_to_vec()
+                    .into(),
+                ..NodeGroupNodesResponse::default()
+            },
             template: client
                 .node_group_template_node_info(rpcs::template(group))
                 .await

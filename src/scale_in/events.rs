@@ -415,13 +415,11 @@ pub(super) fn waiting_for_its_hooks(instance: &str) -> ScaleInEvent {
     normal(Reason::Waiting, "its hooks", note)
 }
 
-/// AWS has not described the instance, which it ends, since `seen`.
-pub(super) fn waiting_for_a_description(instance: &str, group: &str, seen: Timestamp) -> ScaleInEvent {
+/// AWS has not described the groups since then.
+pub(super) fn waiting_for_a_description(since: Timestamp) -> ScaleInEvent {
     let note = format!(
-        "AWS has described group {} last at {seen:.0}: the release waits until it shows where instance {} is by now. The log of \
-         ebbtide has AWS's words",
-        name(group),
-        id(instance)
+        "AWS has not described the Auto Scaling groups since {since:.0}: until it does, it is not known where the node's instance is, \
+         and what depends on that waits. ebbtide's log has AWS's words"
     );
     normal(Reason::Waiting, "a description", note)
 }

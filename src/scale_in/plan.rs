@@ -616,7 +616,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
 
 /// Answers a request on a Node whose instance is in none of our groups.
 fn not_ours(s: &Situation<'_>, plan: &mut Plan) {
-    let Membership::Elsewhere { seen } = s.instance else { return };
+    let Membership::Elsewhere { seen } = s.instance else { return release::announce_undescribed(s, plan) };
     // Closed for a scale-in whose record this request replaced while nobody looked.
     if s.has_scale_in_marks() {
         return without_record(s, plan);
@@ -626,6 +626,7 @@ fn not_ours(s: &Situation<'_>, plan: &mut Plan) {
     }
     // A group may have launched it since AWS was looked at last.
     if seen < s.record_seen {
+        release::announce_undescribed(s, plan);
         return release::refresh_after(s, s.record_seen, plan);
     }
     s.announce(plan, events::not_ours());

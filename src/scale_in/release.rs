@@ -49,8 +49,7 @@ const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// An instance that AWS ends, and that no lifecycle hook holds this long after everything was done, publishes an Event.
 const ANNOUNCE_NOT_HELD_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
-/// The release of an instance that leaves, and that AWS has not described for this long, publishes an Event. It is described every ten
-/// seconds.
+/// What waits for a description, while AWS has given none for this long, publishes an Event.
 const ANNOUNCE_UNDESCRIBED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// How long a list of the node's pods counts.
@@ -341,6 +340,7 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, event: ScaleInEvent, pla
 
 /// Plans the release of the instance.
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    announce_undescribed(s, plan);
     let Membership::In { group, lifecycle, seen } = &s.instance else {
         // One that somebody has detached lives on.
         let may_be_off = record_says_taken_out(s, record) || s.node.ready != Ready::Yes;
@@ -350,9 +350,6 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     };
     announce_refusal(s, record, plan);
-    if lifecycle.is_in_transition() && s.has_come(later(*seen, ANNOUNCE_UNDESCRIBED_AFTER), plan) {
-        s.announce(plan, events::waiting_for_a_description(&record.instance, group, s.theirs(*seen)));
-    }
     if is_told_and_in_a_state_unknown(s, record, plan) {
         return;
     }
@@ -615,6 +612,14 @@ fn noted(s: &Situation<'_>, record: &Record, group: &GroupName) -> (Record, Acti
 pub(super) fn refresh_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) {
     if s.has_come(moment, plan) {
         s.attempt(plan, s.memory.tries(&Task::Refresh), || Action::Refresh);
+    }
+}
+
+/// Announces, after a while, that AWS does not describe the groups. Looks again in a while if it does: no refresh that fails is told.
+pub(super) fn announce_undescribed(s: &Situation<'_>, plan: &mut Plan) {
+    let since = s.undescribed_since.unwrap_or(s.now);
+    if s.has_come(later(since, ANNOUNCE_UNDESCRIBED_AFTER), plan) {
+        s.announce(plan, events::waiting_for_a_description(s.theirs(since)));
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Situation<'a> {
     pub listed_at: Option<Timestamp>,
     /// Whether a Node of the machine is silent, and most of its zone, of its group or of the cluster are.
     pub are_kubelets_cut_off: bool,
+    /// Since when AWS has not described the groups; `None`: it did when it was last asked.
+    pub undescribed_since: Option<Timestamp>,
     /// Whether the watch shows a DaemonSet of this UID.
     pub daemon_set_is_seen: &'a dyn Fn(&str) -> bool,
     /// Whether these budgets, one of which had no room when seen, may all have room by now.

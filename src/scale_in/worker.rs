@@ -280,6 +280,7 @@ impl Worker {
             is_relisting,
             listed_at: self.pods.confirmed_at,
             are_kubelets_cut_off: look.are_kubelets_cut_off,
+            undescribed_since: self.shared.groups.undescribed_since(),
             daemon_set_is_seen: &|uid| {
                 // Until DaemonSets are listed, a pod that says it belongs to one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)

@@ -95,6 +95,8 @@ async fn the_instances_of_a_group_take_one_look_until_something_changes_and_that
     assert_eq!(leaving().await, (2, 1));
     world.publish([group(&["i-1", "i-2", "i-3"])]);
     assert_eq!(leaving().await, (3, 1));
+    world.leaving.now().spelled.insert("i-3".into(), "aws://i-3".into());
+    assert_eq!(world.instances().await[2].id, "aws://i-3");
 }
 
 #[tokio::test(start_paused = true)]

@@ -110,6 +110,8 @@ pub(crate) struct Leaving {
     pub(crate) nodes: BTreeMap<String, String>,
     /// Whether it will lower the size, by group and instance.
     pub(crate) under_way: BTreeMap<(String, String), bool>,
+    /// Provider ids as Nodes have them, by instance.
+    pub(crate) spelled: BTreeMap<String, String>,
     /// Instances whose Nodes carry cluster-autoscaler's taint.
     pub(crate) tainted: BTreeSet<String>,
     /// Instances whose Nodes have the GPU label and no GPU.
@@ -177,8 +179,8 @@ impl ScaleIns for Script {
         false
     }
 
-    fn provider_id(&self, _: &InstanceId, _: &str) -> Option<String> {
-        None
+    fn provider_id(&self, instance: &InstanceId, _: &str) -> Option<String> {
+        self.0.lock().spelled.get(instance.as_str()).cloned()
     }
 
     fn leaves(&self, group: &GroupName, Instance { id: instance, .. }: &Instance) -> Leaves {

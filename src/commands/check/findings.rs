@@ -381,6 +381,9 @@ fn autoscaler(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
+/// The first minor version of cluster-autoscaler 1 that reckons quotas from all Nodes.
+const RECKONS_QUOTAS_OF_NODES: u32 = 35;
+
 /// Nodes for which cluster-autoscaler can find no GPU, neither on them nor in a group's template.
 ///
 /// Source: `calculateUsages` in
@@ -388,13 +391,21 @@ fn autoscaler(facts: &Facts, found: &mut Vec<Finding>) {
 fn gpus(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(first) = facts.without_their_gpus.first() else { return };
     let more = facts.without_their_gpus.len() - 1;
+    let minors: Vec<_> = match &facts.autoscalers {
+        Autoscalers::Seen(all) => {
+            all.iter().filter(|one| is_autoscaler(one)).map(|one| minor(&one.image)).collect()
+        }
+        Autoscalers::Unknown(_) => Vec::new(),
+    };
+    let is_older = |minor: &Option<u32>| minor.is_some_and(|minor| minor < RECKONS_QUOTAS_OF_NODES);
+    let is_harmless = !minors.is_empty() && minors.iter().all(is_older);
     let text = format!(
         "is in no group, has the label {LABEL} and offers no GPU (and {more} more): from 1.35 on cluster-autoscaler neither grows nor \
          shrinks any group while it is there"
     );
     add(
         found,
-        Severity::Warning,
+        if is_harmless { Severity::Note } else { Severity::Warning },
         "cluster-autoscaler",
         first.as_str(),
         text,

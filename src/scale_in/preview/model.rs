@@ -227,6 +227,7 @@ impl<'a> Model<'a> {
             is_relisting: false,
             listed_at: Some(self.now),
             are_kubelets_cut_off: false,
+            undescribed_since: None,
             daemon_set_is_seen: &|uid| self.facts.daemon_sets.as_ref().is_none_or(|all| all.contains(uid)),
             have_room: &|_| false,
             budgets: &|pod| self.facts.budgets.covering(pod),

@@ -50,7 +50,7 @@ fn every_event(
         events::waiting(&waiting),
         events::waiting_for_load_balancers(&["k8s-web", "k8s-db"], at(0)),
         events::waiting_for_its_hooks(instance),
-        events::waiting_for_a_description(instance, group, at(0)),
+        events::waiting_for_a_description(at(0)),
         events::waiting_for_anothers_hook(instance, group),
         events::termination_unshown(instance, at(0), at(120)),
         events::waiting_for_a_list(),
@@ -185,7 +185,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInWaiting",
-        "AWS has described group \"web\" last at 2023-11-14T22:13:20Z: the release waits until it shows where instance i-1 is by now. The log of ebbtide has AWS's words",
+        "AWS has not described the Auto Scaling groups since 2023-11-14T22:13:20Z: until it does, it is not known where the node's instance is, and what depends on that waits. ebbtide's log has AWS's words",
     ),
     (
         "Normal",

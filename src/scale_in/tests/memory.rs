@@ -277,12 +277,15 @@ fn a_completion_is_forgotten_once_its_instance_is_back_in_service() {
         |second| Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(second) };
     let mut memory = Memory::default();
     memory.note_completion(&Ok(()), at(0));
+    let (operation, message) = (Operation::CompleteLifecycleAction, String::new());
+    memory.note_completion(&Err(AwsError::NoActiveHook { operation, message }), at(0));
     // A description may be older than the call.
     for (instance, is_known) in
         [(in_group(Lifecycle::TerminatingWait), true), (in_service(30), true), (in_service(31), false)]
     {
         memory.note_membership(&instance);
-        assert_eq!(memory.tries(&Task::Complete).ended.is_some(), is_known, "{instance:?}");
+        let known = [memory.tries(&Task::Complete).ended, memory.not_held_by_ours_since];
+        assert_eq!(known.map(|at| at.is_some()), [is_known; 2], "{instance:?}");
     }
 }
 

@@ -38,6 +38,10 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
     scene.later(10);
     let plan = scene.plan();
     assert_eq!((reasons(&plan), plan.actions), (vec![], vec![Action::Refresh]), "launched since, maybe");
+    scene.undescribed_since = Some(at(10));
+    scene.later(60);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInWaiting"]);
+    scene.undescribed_since = None;
     scene.instance = Membership::Elsewhere { seen: at(10) };
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotPossible"]);
 }

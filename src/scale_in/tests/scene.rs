@@ -117,6 +117,7 @@ pub(super) struct Scene {
     /// Pods are listed for what asks for that, and no answer comes.
     pub(super) is_silent: bool,
     pub(super) are_kubelets_cut_off: bool,
+    pub(super) undescribed_since: Option<Timestamp>,
     pub(super) targets: Targets,
     pub(super) may_shrink: bool,
     pub(super) keeps_its_nodes: bool,
@@ -212,6 +213,7 @@ pub(super) fn node() -> Scene {
         is_relisting: false,
         is_silent: false,
         are_kubelets_cut_off: false,
+        undescribed_since: None,
         targets: Targets::NotAsked,
         may_shrink: true,
         keeps_its_nodes: false,
@@ -353,6 +355,7 @@ impl Scene {
             is_relisting: self.is_relisting,
             listed_at: if self.is_silent { None } else { Some(self.now) },
             are_kubelets_cut_off: self.are_kubelets_cut_off,
+            undescribed_since: self.undescribed_since,
             daemon_set_is_seen: &|uid| uid == "ds",
             have_room: &|seen| {
                 may_have_room(seen, |name| budgets.iter().find(|budget| budget.full_name() == name).cloned())

@@ -429,10 +429,24 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
         ),
         (
             "a GPU node of no group whose device plugin is down",
-            Facts { without_their_gpus: vec!["n1".into(), "n2".into()], ..good() },
+            Facts {
+                without_their_gpus: vec!["n1".into(), "n2".into()],
+                autoscalers: Autoscalers::Seen(vec![DeployedContainer {
+                    image: "registry/cluster-autoscaler:v1.35.0".into(),
+                    ..autoscaler(&GOOD)
+                }]),
+                ..good()
+            },
             "cluster-autoscaler",
             Severity::Warning,
             "(and 1 more)",
+        ),
+        (
+            "the same, with a cluster-autoscaler that does not mind",
+            Facts { without_their_gpus: vec!["n1".into()], ..good() },
+            "cluster-autoscaler",
+            Severity::Note,
+            "offers no GPU",
         ),
         ("no Lease", Facts { lease: Err("404".into()), ..good() }, "lease", Severity::Error, "404"),
         (

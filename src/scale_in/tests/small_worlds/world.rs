@@ -328,6 +328,7 @@ impl World {
             is_relisting: false,
             listed_at: Some(now),
             are_kubelets_cut_off: false,
+            undescribed_since: None,
             daemon_set_is_seen: &|_| true,
             have_room: &|_| false,
             budgets: &|_| Vec::new(),
