@@ -45,5 +45,5 @@ pub use nodes::Nodes;
 pub use partial::Partial;
 pub use places::keeping;
 pub use pods::{Containers, DaemonOwner, PodName, PodView};
-pub use reflect::{Project, Sink, Store, reflect};
+pub use reflect::{Project, Sink, Store, has_expired, reflect};
 pub use reviews::{DeployedContainer, LeaseHolder, Right};

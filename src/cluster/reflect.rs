@@ -84,7 +84,7 @@ where
 /// Whether what changed since can no longer be told. That is in the way of things: the API server forgets, above all when it restarts.
 ///
 /// Source: [410 Gone responses](https://kubernetes.io/docs/reference/using-api/api-concepts/#410-gone-responses).
-fn has_expired(error: &watcher::Error) -> bool {
+pub fn has_expired(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::WatchError(status) | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
             status.code == 410

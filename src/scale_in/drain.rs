@@ -57,7 +57,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     if s.pods.is_none() {
-        return release::announce_unlisted(s, &record, plan);
+        return release::announce_unlisted(s, plan);
     }
     let pods: Vec<Classified<'_>> = s.classified(Some(&record)).collect();
     let workloads: Vec<Classified<'_>> =
@@ -74,7 +74,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if workloads.is_empty() && !late && s.is_relisting {
         // Pods bound to the node meanwhile are known only once the list is in.
         plan.wake(limit);
-        return release::announce_unlisted(s, &record, plan);
+        return release::announce_unlisted(s, plan);
     }
     if workloads.is_empty() && !late && (s.awaits_daemon_sets() || release::awaits_heartbeat(s, plan)) {
         plan.wake(limit);

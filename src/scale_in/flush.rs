@@ -35,7 +35,7 @@ const EXCLUDED_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// Plans the flushing of a node.
 pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.pods.is_none() {
-        return release::announce_unlisted(s, record, plan);
+        return release::announce_unlisted(s, plan);
     }
     if release::go_back_for_workloads(s, record, plan) {
         return;
@@ -88,7 +88,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 fn ensure_listed_for(until: Timestamp, s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     if s.is_relisting {
         // Which pods are bound to the node meanwhile is known only when that is done.
-        release::announce_unlisted(s, record, plan);
+        release::announce_unlisted(s, plan);
         return false;
     }
     !s.has_come(later(until, -LISTED_WITHIN), plan) || release::ensure_listed(&Task::Node, s, record, plan)

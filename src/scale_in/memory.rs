@@ -67,6 +67,8 @@ pub struct Memory {
     pub was_seen_in: bool,
     /// Whether this run has seen the group take the instance out.
     pub was_seen_out: bool,
+    /// Since when this run has waited for a list of the node's pods.
+    pub unlisted_since: Option<Timestamp>,
     /// Since when this run has seen no workload on the node.
     pub empty_since: Option<Timestamp>,
     /// UIDs of DaemonSets that the API server does not have.
@@ -174,6 +176,15 @@ impl Memory {
                 self.empty_since.get_or_insert(now);
             }
             None => {}
+        }
+    }
+
+    /// Notes whether all pods on the node are known.
+    pub fn note_listed(&mut self, are_known: bool, now: Timestamp) {
+        if are_known && !self.is_listing_failing() {
+            self.unlisted_since = None;
+        } else {
+            self.unlisted_since.get_or_insert(now);
         }
     }
 

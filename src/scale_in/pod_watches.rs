@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_stream::StreamMap;
 
 use super::context::Shared;
-use crate::cluster::{Partial, PodView};
+use crate::cluster::{Partial, PodView, has_expired};
 use crate::k8s::NodeName;
 use crate::telemetry::{Outage, chain};
 
@@ -97,6 +97,13 @@ impl Pods {
         self.version += 1;
         self.confirmed_at = None;
         self.relisting.insert(node.clone());
+        if has_expired(&error) {
+            tracing::debug!(
+                node = node.as_str(),
+                "the watch of the node's pods has expired: they are listed anew"
+            );
+            return;
+        }
         let failed = Instant::now();
         if self.watches.failed.replace(failed).is_some_and(|before| before + STABLE_AFTER < failed) {
             // Nothing has changed since to tell that it works again.
@@ -147,9 +154,12 @@ impl Pods {
 #[cfg(test)]
 mod tests {
     use futures::{FutureExt as _, stream};
+    use kube::core::Status;
     use serde_json::json;
+    use tracing::Level;
 
     use super::*;
+    use crate::telemetry::captured;
 
     fn pod(uid: &str, more: serde_json::Value) -> Partial<Pod> {
         let mut pod = json!({ "metadata": { "uid": uid, "name": uid }, "spec": { "nodeName": "n" } });
@@ -183,5 +193,19 @@ mod tests {
         pods.watches.streams.insert(node, stream::iter([Err(watcher::Error::NoResourceVersion)]).boxed());
         assert!(pods.news().now_or_never().flatten().is_some(), "it broke");
         assert!(pods.by_uid.is_empty());
+    }
+
+    /// That is in the way of things: on a node where nothing changes, while much does elsewhere.
+    #[test]
+    fn a_watch_that_has_expired_is_listed_anew_without_a_warning() {
+        let (log, _guard) = captured::log(Level::INFO);
+        let mut pods = Pods::default();
+        for (code, warns) in [(410, false), (500, true)] {
+            let error = watcher::Error::WatchError(Box::new(Status { code, ..Status::default() }));
+            pods.relisting.clear();
+            pods.take_in(&"n".into(), Err(error));
+            assert!(pods.relisting.contains("n"), "{code}");
+            assert_eq!(!log.text().is_empty(), warns, "{}", log.text());
+        }
     }
 }

@@ -43,7 +43,7 @@ const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 /// A termination that a description this much younger does not show publishes an Event.
 const UNSHOWN: SignedDuration = SignedDuration::from_secs(30);
 
-/// A phase that has gone on for this long without a list of the node's pods publishes an Event. A list takes seconds.
+/// A wait for a list of the node's pods publishes an Event after this long. A list takes seconds.
 const ANNOUNCE_UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// An instance that AWS ends, and that no lifecycle hook holds this long after everything was done, publishes an Event.
@@ -356,7 +356,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     // Which pods have been bound to the node meanwhile is known only once they are listed.
     let hard = deadline::released_anyway(record);
     if s.is_relisting && hard.is_none_or(|hard| hard > s.now) {
-        announce_unlisted(s, record, plan);
+        announce_unlisted(s, plan);
         plan.wake(hard);
         return;
     }
@@ -393,7 +393,7 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
     }
     plan.wake(hard);
     if s.memory.is_listing_failing() {
-        announce_unlisted(s, record, plan);
+        announce_unlisted(s, plan);
     }
     let nodes = s.nodes().map(|node| node.name.clone()).collect();
     s.attempt(plan, s.memory.tries(&Task::ListPods), || Action::ListPods { nodes });
@@ -401,8 +401,9 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
 }
 
 /// Announces, after a while, that the drain or the release waits because the node's pods cannot be listed.
-pub(super) fn announce_unlisted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    if s.has_come(record.phase_since + ANNOUNCE_UNLISTED_AFTER, plan) {
+pub(super) fn announce_unlisted(s: &Situation<'_>, plan: &mut Plan) {
+    let since = s.memory.unlisted_since.unwrap_or(s.now);
+    if s.has_come(later(since, ANNOUNCE_UNLISTED_AFTER), plan) {
         s.announce(plan, events::waiting_for_a_list());
     }
 }

@@ -259,6 +259,7 @@ impl Worker {
             self.memory.note_pods(pods, now);
             self.told.note_pods(pods);
         }
+        self.memory.note_listed(is_listed && !is_relisting, now);
         if is_listed && !is_relisting {
             self.memory.note_daemons(pods, &self.shared.settings.flush, now);
         }

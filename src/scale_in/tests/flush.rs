@@ -37,23 +37,6 @@ fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {
 }
 
 #[test]
-fn pods_that_were_never_listed_are_told_in_every_phase() {
-    let mut scene = node().by_autoscaler().with(pod("web"));
-    for phase in [Phase::Draining, Phase::Flushing] {
-        scene.plan();
-        assert_eq!(scene.record().phase, phase);
-        let pods = scene.pods.take();
-        scene.later(59);
-        assert_eq!(reasons(&scene.plan()), [""; 0]);
-        scene.later(1);
-        assert_eq!(reasons(&scene.plan()), ["ScaleInWaiting"]);
-        scene.memory.announced.clear();
-        scene.pods = pods;
-        scene.remove("web");
-    }
-}
-
-#[test]
 fn a_deletion_at_the_deadline_that_fails_is_repeated_while_daemonset_pods_flush() {
     let mut scene = node().by_autoscaler().until(600).with(pod("web").labelled("web")).budget("web", 0, "7");
     scene.put(pod("logs").daemon().wishing(names::FLUSH_SECONDS, "60"));

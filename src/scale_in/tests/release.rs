@@ -1139,6 +1139,29 @@ fn a_release_waits_for_pods_that_are_being_listed_anew_and_not_beyond_its_limit(
     assert!(touches_aws(&scene.plan()));
 }
 
+/// A new leader lists pods of nodes that have drained for hours.
+#[test]
+fn that_pods_are_not_listed_is_told_once_it_has_lasted() {
+    for phase in [Phase::Draining, Phase::Flushing, Phase::Releasing] {
+        let mut scene = node().by_autoscaler().in_phase(phase).with(pod("web"));
+        scene.later(3_600);
+        let pods = scene.pods.take();
+        scene.is_relisting = true;
+        let mut told = || {
+            let told = reasons(&scene.plan()).contains(&"ScaleInWaiting");
+            scene.later(59);
+            told
+        };
+        assert_eq!([told(), told(), told(), told()], [false, false, true, false], "{phase:?}");
+        // Nor of a list that has come.
+        (scene.pods, scene.is_relisting) = (pods, false);
+        scene.memory.announced.clear();
+        scene.plan();
+        (scene.pods, scene.is_relisting) = (None, true);
+        assert!(!reasons(&scene.plan()).contains(&"ScaleInWaiting"), "{phase:?}");
+    }
+}
+
 #[test]
 fn a_node_whose_scale_in_is_called_off_too_late_stays_closed_until_a_look_shows_what_came_of_it() {
     let mut scene = node().by_autoscaler();

@@ -336,6 +336,7 @@ impl Scene {
         let cluster_ahead = self.cluster_ahead.unwrap_or(self.ahead);
         self.memory.returns.see_node(view.unschedulable, later(self.now, cluster_ahead));
         self.memory.note_ready(&view, self.now);
+        self.memory.note_listed(self.pods.is_some() && !self.is_relisting, self.now);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()), self.now);
         if let Some(pods) = &self.pods {
             self.memory.note_daemons(pods, &self.settings.flush, self.now);
