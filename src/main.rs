@@ -150,7 +150,7 @@ fn plan(options: &PlanOptions) -> anyhow::Result<()> {
 }
 
 fn serve(config: &Config) -> anyhow::Result<()> {
-    telemetry::init(config.log)?;
+    let _logs = telemetry::init(config.log)?;
     app::raise_open_files();
     app::block_on(async {
         let stop = CancellationToken::new();

@@ -21,6 +21,7 @@ use crate::groups::{self, Groups};
 use crate::prices::{Prices, Reader, register_age};
 use crate::provider::{Expander, Provider, RpcMetrics, Running, Sizing};
 use crate::scale_in::{Board, EvictionRate, History, Intents, Metrics, Notices, Settings, Shared, TakenOut};
+use crate::telemetry;
 use crate::telemetry::traces::Traces;
 use crate::template::LearnedStore;
 
@@ -150,6 +151,7 @@ fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
     let dry_run = Gauge::<i64>::default();
     dry_run.set(i64::from(shared.dry_run.is_some()));
     registry.register("ebbtide_dry_run", "Whether this process changes nothing (--dry-run)", dry_run);
+    telemetry::register(registry);
     shared.leadership.register(registry);
     shared.aws.calls().register(registry);
     let rpc_metrics = RpcMetrics::register(registry);

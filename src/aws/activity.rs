@@ -51,6 +51,6 @@ impl Activity {
     }
 }
 
-fn moment(from: aws_smithy_types::DateTime) -> Option<Timestamp> {
+pub(super) fn moment(from: aws_smithy_types::DateTime) -> Option<Timestamp> {
     Timestamp::new(from.secs(), i32::try_from(from.subsec_nanos()).ok()?).ok()
 }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_autoscaling::types as asg;
+use jiff::Timestamp;
 
+use super::activity::moment;
 use super::launch_template::Revision;
 use super::lifecycle::Lifecycle;
 use super::requirements::Requirements;
@@ -17,6 +19,8 @@ pub struct AutoScalingGroup {
     pub name: GroupName,
     /// Its ARN.
     pub arn: String,
+    /// When it was made, by AWS's clock; `None`: AWS does not say.
+    pub created: Option<Timestamp>,
     /// Smallest size. Discovery tightens `min` and `max` to the bounds of `--nodes`.
     pub min: i32,
     /// Largest size.
@@ -180,6 +184,7 @@ impl AutoScalingGroup {
         Self {
             name: from.auto_scaling_group_name.unwrap_or_default().into(),
             arn: from.auto_scaling_group_arn.unwrap_or_default(),
+            created: from.created_time.and_then(moment),
             min: from.min_size.unwrap_or(0),
             max: from.max_size.unwrap_or(0),
             desired: from.desired_capacity.unwrap_or(0),

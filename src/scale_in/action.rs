@@ -62,6 +62,8 @@ pub enum Action {
     GiveUpReplacement {
         /// Name of the group.
         group: GroupName,
+        /// When the scale-in was requested: a group that was made after that has nothing to do with it.
+        requested_at: Timestamp,
     },
     /// Refresh from AWS: only that shows what became of a call.
     Refresh,

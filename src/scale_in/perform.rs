@@ -68,8 +68,8 @@ pub(super) fn perform(
             let one = Termination { node: Some(node.name.clone()), group, instance, decrement };
             terminate::as_noted(shared, one, under_hook, noted_at).boxed()
         }
-        Action::GiveUpReplacement { group } => async move {
-            terminate::give_up_replacement(&shared, &group).await;
+        Action::GiveUpReplacement { group, requested_at } => async move {
+            terminate::give_up_replacement(&shared, &group, requested_at).await;
             Outcome::GivenUp
         }
         .boxed(),

@@ -265,7 +265,7 @@ const ADOPTED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 /// before AWS got the call. EC2 takes minutes to end a machine, and the controller that marks the Nodes of dead ones may be down too.
 const LIVES_ON: SignedDuration = SignedDuration::from_mins(30);
 
-/// Whether somebody has detached the instance, which lives on outside the group.
+/// Whether somebody has detached the instance, which lives on outside the group, or in another.
 fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     // A machine that AWS is about to end goes on leaving, whosever it is now.
     let ends = |at| !limit::has_outlived(s, at) && !notices::is_far(Some(at), s.now);
@@ -273,7 +273,10 @@ fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
         return false;
     }
     match &s.instance {
-        Membership::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
+        Membership::In { group, lifecycle, .. } => {
+            let has_moved = *group != record.group && !release::record_says_taken_out(s, record);
+            *lifecycle == Lifecycle::Detaching || lifecycle.is_live() && has_moved
+        }
         Membership::Unknown => false,
         Membership::Elsewhere { seen } => {
             let taken_out = release::record_says_taken_out(s, record);

@@ -235,7 +235,8 @@ pub(super) fn follow_the_group(s: &Situation<'_>, record: &Record, plan: &mut Pl
 /// If the group by itself took out an instance that was to go for good: gives up the replacement it is about to launch.
 fn give_up_replacement(s: &Situation<'_>, record: &Record) -> Option<Action> {
     let by_itself = told_at(s, record).is_none() && record.release == Release::TerminateAndDecrement;
-    by_itself.then(|| Action::GiveUpReplacement { group: record.group.clone() })
+    by_itself
+        .then(|| Action::GiveUpReplacement { group: record.group.clone(), requested_at: record.requested_at })
 }
 
 /// The instance is gone from the group, and its machine with it, before anybody here saw it terminating. Waits for a

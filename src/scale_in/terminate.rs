@@ -143,7 +143,7 @@ async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> 
 }
 
 /// Tried once: at worst the group has one node more than cluster-autoscaler wanted, which it sees and takes back.
-pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName) {
+pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName, requested_at: Timestamp) {
     let lock = shared.groups.lock_to_lower(group).await;
     if !shared.leadership.leads() {
         return;
@@ -152,7 +152,11 @@ pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName) {
         will_decrement(&shared.nodes, &instance.id)
             || leaves(&shared.nodes, group, instance, || None) == Leaves::BeingDrained
     };
-    match shared.protection.give_up_one(lock, is_to_decrement, || shared.leadership.leads()).await {
+    match shared
+        .protection
+        .give_up_one(lock, requested_at, is_to_decrement, || shared.leadership.leads())
+        .await
+    {
         Ok(true) => {
             tracing::info!(
                 group = group.as_str(),
@@ -162,7 +166,7 @@ pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName) {
         Ok(false) => {
             tracing::info!(
                 group = group.as_str(),
-                "the group itself removed an instance under scale-in: its replacement runs already and stays"
+                "the group itself removed an instance under scale-in: its replacement runs already, or the group is another by now, and its size stays"
             );
         }
         Err(error) => {

@@ -1,16 +1,24 @@
 //! Logs, traces, and what gauges have in common. Logs: on standard error, as text or JSON. Messages are constant, what they are about is in fields.
+//! A thread of its own writes them: whoever reads them slowly, or not at all, keeps no heartbeat waiting.
 
 pub mod gauges;
 mod json;
 pub mod traces;
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tracing::subscriber::{SetGlobalDefaultError, set_global_default};
 use tracing::{Level, Subscriber};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
@@ -35,9 +43,47 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends the logs of the whole program to standard error. An error if that has been done before.
-pub fn init(options: LogOptions) -> Result<(), SetGlobalDefaultError> {
-    set_global_default(subscriber(options, io::stderr))
+/// As many lines wait to be written, a megabyte or two: a thousand nodes that leave at once have some dozen each.
+const LINES_WAITING: usize = 8_192;
+
+/// Counts the lines of the program's log that were dropped.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Sends the logs of the whole program to standard error, until what it returns is dropped, which waits for a second at most until the last
+/// lines are written. An error if that has been done before.
+pub fn init(options: LogOptions) -> Result<WorkerGuard, SetGlobalDefaultError> {
+    let (writer, guard) = written_apart(io::stderr());
+    let dropped = writer.error_counter();
+    set_global_default(subscriber(options, writer))?;
+    let _ = DROPPED.set(dropped);
+    Ok(guard)
+}
+
+/// A writer that keeps nobody waiting: lines for which there is no room are dropped, and counted.
+fn written_apart(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(LINES_WAITING)
+        .thread_name("log")
+        .finish(to)
+}
+
+/// Registers the metric of lines that were dropped.
+pub fn register(registry: &mut Registry) {
+    registry.register_collector(Box::new(DroppedLines));
+}
+
+#[derive(Debug)]
+struct DroppedLines;
+
+impl Collector for DroppedLines {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
+        let help = "Lines of the log that were dropped because nobody reads it, or too slowly";
+        let counter =
+            encoder.encode_descriptor("ebbtide_log_lines_dropped", help, None, MetricType::Counter)?;
+        ConstCounter::new(dropped as u64).encode(counter)
+    }
 }
 
 /// What [`init`] installs, on any writer.
@@ -227,6 +273,37 @@ mod tests {
         let subscriber = subscriber(LogOptions { format, level }, move || writer.clone());
         tracing::subscriber::with_default(subscriber, log);
         buffer.text()
+    }
+
+    /// Whatever is written there waits for ever.
+    struct Full;
+
+    impl io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            loop {
+                std::thread::park();
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_log_that_nobody_reads_keeps_nobody_waiting() {
+        let (writer, guard) = written_apart(Full);
+        let dropped = writer.error_counter();
+        let options = LogOptions { format: LogFormat::Text, level: Level::INFO };
+        tracing::subscriber::with_default(subscriber(options, writer), || {
+            for line in 0..LINES_WAITING + 11 {
+                tracing::info!(line, "as after another");
+            }
+        });
+        // The first may be on its way.
+        assert!((10..=11).contains(&dropped.dropped_lines()), "{}", dropped.dropped_lines());
+        // Would wait for the last lines.
+        std::mem::forget(guard);
     }
 
     #[test]

@@ -147,7 +147,9 @@ fn shrunk(scenario: &Scenario, name: &str, times: usize) -> Scenario {
 /// Plays one seed and prints everything. Returns whether it passed.
 fn one(seed: u64, options: &Options) -> bool {
     if let Some(level) = options.log {
-        telemetry::init(LogOptions { format: LogFormat::Text, level }).expect("the first");
+        // Every line, however many a second the worlds' clock lets come.
+        let log = telemetry::subscriber(LogOptions { format: LogFormat::Text, level }, std::io::stderr);
+        tracing::subscriber::set_global_default(log).expect("the first");
     }
     let mut scenario = generate::scenario(seed);
     let mut run = played(&scenario, options.times);

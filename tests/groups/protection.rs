@@ -314,10 +314,13 @@ async fn no_replacement_is_given_up_by_a_description_from_before_somebody_raised
     };
     let lock = own.groups.lock_to_lower(&GROUP.into()).await;
     own.groups.publish(seen(8));
-    let refused = own.protection.give_up_one(lock.clone(), |_| false, || true).await;
+    let refused = own.protection.give_up_one(lock.clone(), own.clock.now(), |_| false, || true).await;
     assert_eq!((refused.is_err(), short.scene.desired()), (true, 5));
     own.groups.publish(seen(5));
-    assert!(own.protection.give_up_one(lock, |_| false, || true).await.expect("lowered"));
+    let before_it_was_made = own.clock.now() - Duration::from_hours(24 * 365);
+    let of_another = own.protection.give_up_one(lock.clone(), before_it_was_made, |_| false, || true).await;
+    assert_eq!((of_another.expect("described"), short.scene.desired()), (false, 5));
+    assert!(own.protection.give_up_one(lock, own.clock.now(), |_| false, || true).await.expect("lowered"));
     assert_eq!(short.scene.desired(), 4);
     own.release().await;
     short.ends_clean().await;

@@ -154,7 +154,7 @@ async fn no_replacement_is_given_up_by_a_description_from_before_a_pause() {
         let (own, leads) = Stopped::own(&short, 1, SignedDuration::from_secs(seconds));
         let lock = own.groups.lock_to_lower(&GROUP.into()).await;
         let leads = || !is_known_by_lead || leads.load(Ordering::Relaxed);
-        let given_up = own.protection.give_up_one(lock, |_| false, leads).await;
+        let given_up = own.protection.give_up_one(lock, own.clock.now(), |_| false, leads).await;
         assert_eq!((given_up.is_err(), short.scene.desired()), (true, 7), "{given_up:?}");
     }
 }

@@ -219,15 +219,20 @@ impl Protection {
     }
 
     /// Lowers the size of the locked group by one, unless that would cost a live instance or leave less than the minimum once the
-    /// instances that `decrements` holds of are gone, or this process does not lead any more. Returns whether it did.
+    /// instances that `decrements` holds of are gone, or this process does not lead any more; nor if the group was made `since`, under the
+    /// name of one that is gone. Returns whether it did.
     pub async fn give_up_one(
         &self,
         lock: LowerLock,
+        since: Timestamp,
         decrements: impl Fn(&Instance) -> bool,
         leads: impl Fn() -> bool,
     ) -> Result<bool, AwsError> {
         let (group, asked_at) = (lock.size().group(), self.clock.wall());
         let Some(mut seen) = self.describe(group).await? else { return Ok(false) };
+        if seen.created.is_some_and(|created| created > since) {
+            return Ok(false);
+        }
         if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(group).cloned()) {
             // `--nodes` may allow less than the group itself.
             seen.min = seen.min.max(known.asg.min);

@@ -692,7 +692,7 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
     scene.ahead = SignedDuration::from_micros(3);
     assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
     let mut scene = away("Unknown", Release::TerminateAndDecrement);
-    assert!(all(&scene.plan()).contains(&Action::GiveUpReplacement { group: "g".into() }));
+    assert!(all(&scene.plan()).contains(&gives_up(&scene)));
     // Nothing more is to be done for it, at no pace.
     let mut scene = away("Unknown", Release::Terminate);
     scene.pods = None;
@@ -773,7 +773,8 @@ fn what_our_hook_was_to_hold_is_not_terminated_again_in_a_state_nobody_knows() {
 
 #[test]
 fn an_instance_that_aws_is_about_to_end_leaves_though_somebody_detaches_it() {
-    for instance in [in_group(Lifecycle::Detaching), Membership::Elsewhere { seen: at(0) }] {
+    let in_another = Membership::In { group: "h".into(), lifecycle: Lifecycle::InService, seen: at(0) };
+    for instance in [in_group(Lifecycle::Detaching), in_another, Membership::Elsewhere { seen: at(0) }] {
         for (ends_at, leaves) in [(120, true), (200_000, false)] {
             let mut scene = node().asked_by(Cause::SpotInterruption, Release::Terminate).with(pod("web"));
             let record = Record { ends_at: Some(at(ends_at)), ..scene.record() };
@@ -1059,7 +1060,7 @@ fn that_aws_does_not_describe_the_groups_is_told_of_a_release_that_waits() {
 fn what_the_group_takes_out_by_itself_is_not_replaced() {
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    assert_eq!(all(&scene.plan())[1..], [Action::GiveUpReplacement { group: "g".into() }]);
+    assert_eq!(all(&scene.plan())[1..], [gives_up(&scene)]);
     assert_eq!(scene.record().release, Release::CompleteHook);
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     scene.plan();
@@ -1067,10 +1068,7 @@ fn what_the_group_takes_out_by_itself_is_not_replaced() {
     assert_eq!(all(&scene.plan())[1..], [], "it was on our word, with a decrement");
     let mut scene = node().by_autoscaler().in_phase(Phase::Flushing);
     scene.instance = in_group(Lifecycle::Terminating);
-    assert!(
-        all(&scene.plan()).contains(&Action::GiveUpReplacement { group: "g".into() }),
-        "after the drain, too"
-    );
+    assert!(all(&scene.plan()).contains(&gives_up(&scene)), "after the drain, too");
 }
 
 #[test]

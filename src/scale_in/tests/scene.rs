@@ -154,7 +154,11 @@ pub(super) fn in_group(lifecycle: Lifecycle) -> Membership {
     Membership::In { group: "g".into(), lifecycle, seen: at(0) }
 }
 
-/// The defaults, and one scale-in by annotation at once.
+/// Gives up the replacement of what the scene's group took out by itself.
+pub(super) fn gives_up(scene: &Scene) -> Action {
+    Action::GiveUpReplacement { group: "g".into(), requested_at: scene.record().requested_at }
+}
+
 /// A description made now shows the instance in this state.
 pub(super) fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
     scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
@@ -183,6 +187,7 @@ pub(super) fn told_of(mut scene: Scene, notices: &[(Expected, Option<&str>)]) ->
     scene
 }
 
+/// The defaults, and one scale-in by annotation at once.
 pub(in crate::scale_in) fn settings() -> Settings {
     Settings { operator_at_once: AtOnce::Number(1), ..Settings::default() }
 }

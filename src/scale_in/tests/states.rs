@@ -224,7 +224,7 @@ fn in_a_warm_pool_a_node_is_not_marked_again() {
 fn a_retained_instance_is_drained_first_and_no_replacement_comes_for_it() {
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     shown(&mut scene, Lifecycle::Retained);
-    assert!(all(&scene.plan()).contains(&Action::GiveUpReplacement { group: "g".into() }));
+    assert!(all(&scene.plan()).contains(&gives_up(&scene)));
     assert_eq!(scene.record().release, Release::Terminate);
     let plan = scene.plan();
     assert!(!touches_aws(&plan), "a hook would hold it again, for a time");
@@ -307,7 +307,10 @@ fn marks_of_a_cancelled_scale_in_stay_on_a_node_whose_instance_goes_anyway() {
 
 #[test]
 fn the_record_follows_an_instance_into_another_group_and_notes_when_it_is_gone_for_good() {
-    let mut scene = node().by_autoscaler().with(pod("web"));
+    // AWS ends it, whosever it is.
+    let mut scene = node().asked_by(Cause::SpotInterruption, Release::Terminate).with(pod("web"));
+    let record = Record { ends_at: Some(at(120)), ..scene.record() };
+    scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
     scene.instance = Membership::In { group: "h".into(), lifecycle: Lifecycle::InService, seen: scene.now };
     scene.plan();
     assert_eq!(scene.record().group, "h");

@@ -27,7 +27,7 @@ use crate::telemetry;
 pub(super) async fn serve(folder: &Path, options: &Simulate) -> anyhow::Result<()> {
     let doors = Doors::open().await?;
     let (mut hands, grpc) = Hands::begin(options.seed, doors).await?;
-    telemetry::init(config().log)?;
+    let _logs = telemetry::init(config().log)?;
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let files = Files::write(folder, &hands.addresses, &hands.cast.queue)?;
     print(&greeting(&hands, &files, &grpc)?)?;

@@ -226,11 +226,16 @@ impl Held {
     /// When the hold ends because AWS accepts no heartbeats, once that has lasted. If the hold is still seen after that end, another
     /// replica has renewed it.
     pub(super) fn ends(&self, now: Timestamp) -> Option<Timestamp> {
-        let (first, ends) = self.failing?;
-        let sure = later(first, ENDS_AFTER.max(ends.duration_since(first) / ENDS_AFTER_PART));
+        let ((_, ends), sure) = (self.failing?, self.fails_surely_at()?);
         // The last try failed then, too: a process that was stopped has tried nothing meanwhile.
         let has_lasted = self.stepped.is_some_and(|failed| failed >= sure);
         (has_lasted && (sure..ends).contains(&now)).then_some(ends)
+    }
+
+    /// From when on failures count: a try that fails then or later.
+    fn fails_surely_at(&self) -> Option<Timestamp> {
+        let (first, ends) = self.failing?;
+        Some(later(first, ENDS_AFTER.max(ends.duration_since(first) / ENDS_AFTER_PART)))
     }
 
     /// Since when heartbeats have failed, if the last one did.
@@ -477,7 +482,9 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
                 held.failing = error.and(ends).map(|ends| (first, ends));
                 held.in_flight = false;
                 held.stepped = Some(now);
-                held.next = later(now, pause);
+                // The rest of the hold is for the pods: no time of it is lost between two tries.
+                let decides = held.fails_surely_at().filter(|at| *at > now);
+                held.next = decides.into_iter().fold(later(now, pause), Timestamp::min);
             }
         }
         Done::Asked { answer: Ok(since), .. } => {

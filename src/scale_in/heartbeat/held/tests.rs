@@ -291,6 +291,27 @@ fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is
     assert_eq!(beat(980, 1_000, true, &[999, 1_010]), [none, none], "too late");
 }
 
+/// Or the pods of a short hold would have less time, by as much as denied heartbeats are apart.
+#[test]
+fn a_heartbeat_is_tried_at_the_moment_from_which_failures_count() {
+    for (ends, tries, next) in
+        [(190, [100, 120, 130], [115, 130, 145]), (300, [100, 140, 150], [115, 150, 165])]
+    {
+        let mut held = BTreeMap::from([("i-1".into(), held())]);
+        let next_after = |now| {
+            let one = DueInstance { instance: "i-1".into(), ends: Some(at(ends)), ..DueInstance::default() };
+            let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
+            let error = Some(AwsError::of_service(operation, 403, "AccessDenied", "no"));
+            let done = Done::Step { one, step: Step::Heartbeat, pause: SignedDuration::from_secs(15), error };
+            hear(&mut held, done, at(now));
+            (held["i-1"].next, held["i-1"].ends(at(now)).is_some())
+        };
+        let counts = [false, false, true];
+        let expected: Vec<_> = next.map(at).into_iter().zip(counts).collect();
+        assert_eq!(tries.map(next_after).to_vec(), expected, "{ends}");
+    }
+}
+
 #[test]
 fn a_hold_begins_after_the_refresh_that_did_not_show_it_or_is_asked_for() {
     let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
