@@ -62,7 +62,7 @@ fn ended(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ebbtide: {error:#}");
+            telemetry::at_last(move || eprintln!("ebbtide: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -22,7 +22,7 @@ use super::tries::{Task, Tries};
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{backoff, later, signed};
 use crate::cluster::{Answer, BudgetSeen, DaemonOwner, DrainState, NodeView, PodView, Ready};
-use crate::k8s::{InstanceId, NodeName};
+use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
 
 /// This soon before AWS ends a machine, its node is no longer put back into service.
@@ -63,6 +63,8 @@ pub struct Memory {
     pub at_minimum_since: Option<Timestamp>,
     /// When AWS refused the last termination in words that say nothing to us.
     pub refused_unclearly_at: Option<Timestamp>,
+    /// The group of ours in which this run first saw the instance.
+    pub first_group: Option<GroupName>,
     /// Whether this run has seen the instance in a group of ours.
     pub was_seen_in: bool,
     /// Whether this run has seen the group take the instance out.
@@ -181,7 +183,7 @@ impl Memory {
 
     /// Notes whether all pods on the node are known.
     pub fn note_listed(&mut self, are_known: bool, now: Timestamp) {
-        if are_known && !self.is_listing_failing() {
+        if are_known {
             self.unlisted_since = None;
         } else {
             self.unlisted_since.get_or_insert(now);
@@ -190,7 +192,10 @@ impl Memory {
 
     /// Notes where the instance is.
     pub fn note_membership(&mut self, instance: &Membership) {
-        self.was_seen_in |= matches!(instance, Membership::In { .. });
+        if let Membership::In { group, .. } = instance {
+            self.first_group.get_or_insert_with(|| group.clone());
+            self.was_seen_in = true;
+        }
         let is_taken_out = |lifecycle: &Lifecycle| lifecycle.is_terminating() || lifecycle.is_warm();
         self.was_seen_out |= matches!(instance, Membership::In { lifecycle, .. } if is_taken_out(lifecycle));
         // What was refused in one way of release says nothing of another.

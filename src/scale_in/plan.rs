@@ -273,9 +273,12 @@ fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
         return false;
     }
     match &s.instance {
+        Membership::In { lifecycle: Lifecycle::Detaching, .. } => true,
         Membership::In { group, lifecycle, .. } => {
-            let has_moved = *group != record.group && !release::record_says_taken_out(s, record);
-            *lifecycle == Lifecycle::Detaching || lifecycle.is_live() && has_moved
+            // Else somebody has written another group's name.
+            let was_there = s.memory.first_group.as_ref() == Some(&record.group);
+            let has_moved = was_there && *group != record.group;
+            has_moved && !lifecycle.is_terminating() && !release::record_says_taken_out(s, record)
         }
         Membership::Unknown => false,
         Membership::Elsewhere { seen } => {

@@ -341,8 +341,10 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, event: ScaleInEvent, pla
 
 /// Plans the release of the instance.
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    announce_undescribed(s, plan);
     let Membership::In { group, lifecycle, seen } = &s.instance else {
+        if s.instance == Membership::Unknown {
+            announce_undescribed(s, plan);
+        }
         // One that somebody has detached lives on.
         let may_be_off = record_says_taken_out(s, record) || s.node.ready != Ready::Yes;
         if may_be_off && matches!(s.instance, Membership::Elsewhere { .. }) {
@@ -351,6 +353,10 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     };
     announce_refusal(s, record, plan);
+    let rests_in_the_pool = lifecycle.is_warm() && !lifecycle.is_held();
+    if !rests_in_the_pool {
+        announce_undescribed(s, plan);
+    }
     if is_told_and_in_a_state_unknown(s, record, plan) {
         return;
     }
@@ -394,7 +400,7 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
     }
     plan.wake(hard);
     if s.memory.is_listing_failing() {
-        announce_unlisted(s, plan);
+        announce_unlisted_since(s, record.phase_since, plan);
     }
     let nodes = s.nodes().map(|node| node.name.clone()).collect();
     s.attempt(plan, s.memory.tries(&Task::ListPods), || Action::ListPods { nodes });
@@ -403,7 +409,10 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
 
 /// Announces, after a while, that the drain or the release waits because the node's pods cannot be listed.
 pub(super) fn announce_unlisted(s: &Situation<'_>, plan: &mut Plan) {
-    let since = s.memory.unlisted_since.unwrap_or(s.now);
+    announce_unlisted_since(s, s.memory.unlisted_since.unwrap_or(s.now), plan);
+}
+
+fn announce_unlisted_since(s: &Situation<'_>, since: Timestamp, plan: &mut Plan) {
     if s.has_come(later(since, ANNOUNCE_UNLISTED_AFTER), plan) {
         s.announce(plan, events::waiting_for_a_list());
     }

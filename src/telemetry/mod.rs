@@ -5,9 +5,10 @@ pub mod gauges;
 mod json;
 pub mod traces;
 
+use std::backtrace::Backtrace;
 use std::fmt::{self, Write as _};
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -43,20 +44,49 @@ pub enum LogFormat {
     Json,
 }
 
-/// As many lines wait to be written, a megabyte or two: a thousand nodes that leave at once have some dozen each.
+/// As many lines wait to be written, some megabytes: a thousand nodes that leave at once have some dozen each.
 const LINES_WAITING: usize = 8_192;
 
 /// Counts the lines of the program's log that were dropped.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Sends the logs of the whole program to standard error, until what it returns is dropped, which waits for a second at most until the last
-/// lines are written. An error if that has been done before.
-pub fn init(options: LogOptions) -> Result<WorkerGuard, SetGlobalDefaultError> {
+/// The last words of a program have as long to be written.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Sends the logs of the whole program to standard error, panics as well, until what it returns is dropped. An error if that has been done
+/// before.
+pub fn init(options: LogOptions) -> Result<Logs, SetGlobalDefaultError> {
     let (writer, guard) = written_apart(io::stderr());
     let dropped = writer.error_counter();
     set_global_default(subscriber(options, writer))?;
     let _ = DROPPED.set(dropped);
-    Ok(guard)
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        tracing::error!(thread, panic = %panic, backtrace = %Backtrace::capture(), "panic");
+    }));
+    Ok(Logs(Some(guard)))
+}
+
+/// The log of the whole program. When it is dropped, the last lines are written, if that does not take long.
+#[derive(Debug)]
+pub struct Logs(Option<WorkerGuard>);
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        let guard = self.0.take();
+        // It says on standard output if nobody reads, which may be the same pipe.
+        at_last(move || drop(guard));
+    }
+}
+
+/// Writes last words, unless nobody reads them.
+pub fn at_last(write: impl FnOnce() + Send + 'static) {
+    let (written, done) = mpsc::channel();
+    std::thread::spawn(move || {
+        write();
+        let _ = written.send(());
+    });
+    let _ = done.recv_timeout(LAST_WORDS);
 }
 
 /// A writer that keeps nobody waiting: lines for which there is no room are dropped, and counted.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -37,7 +37,7 @@ use self::pending::{PendingRelease, PendingReleases};
 pub use self::tag::PROTECTION_TAG;
 use super::{Change, Groups, LowerLock, size_in_doubt, sizes};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
-use crate::clock::{Clock, elapsed};
+use crate::clock::{Clock, elapsed, later};
 use crate::cluster::Leadership;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::{Outage, chain};
@@ -76,6 +76,9 @@ enum Released {
 /// Longest time from asking for what a change is decided from to asking AWS for it: if this process, or its whole machine, was stopped in between,
 /// another may have led since.
 const DECIDED_WITHIN: Duration = Duration::from_secs(20);
+
+/// What AWS's clock reads is known to within this.
+const CLOCK_OF_AWS_WITHIN: SignedDuration = SignedDuration::from_secs(3);
 
 /// Another change of a size is in the way, as far as is known.
 fn in_progress(message: String) -> AwsError {
@@ -230,7 +233,8 @@ impl Protection {
     ) -> Result<bool, AwsError> {
         let (group, asked_at) = (lock.size().group(), self.clock.wall());
         let Some(mut seen) = self.describe(group).await? else { return Ok(false) };
-        if seen.created.is_some_and(|created| created > since) {
+        let made = seen.created.map(|created| later(created, -self.clock.aws_ahead()));
+        if made.is_some_and(|made| made > later(since, CLOCK_OF_AWS_WITHIN)) {
             return Ok(false);
         }
         if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(group).cloned()) {

@@ -773,8 +773,7 @@ fn what_our_hook_was_to_hold_is_not_terminated_again_in_a_state_nobody_knows() {
 
 #[test]
 fn an_instance_that_aws_is_about_to_end_leaves_though_somebody_detaches_it() {
-    let in_another = Membership::In { group: "h".into(), lifecycle: Lifecycle::InService, seen: at(0) };
-    for instance in [in_group(Lifecycle::Detaching), in_another, Membership::Elsewhere { seen: at(0) }] {
+    for instance in [in_group(Lifecycle::Detaching), Membership::Elsewhere { seen: at(0) }] {
         for (ends_at, leaves) in [(120, true), (200_000, false)] {
             let mut scene = node().asked_by(Cause::SpotInterruption, Release::Terminate).with(pod("web"));
             let record = Record { ends_at: Some(at(ends_at)), ..scene.record() };
@@ -790,6 +789,31 @@ fn an_instance_that_aws_is_about_to_end_leaves_though_somebody_detaches_it() {
             assert_eq!(scene.view().scale_in().is_some(), leaves, "{instance:?}, {ends_at}");
         }
     }
+}
+
+#[test]
+fn an_instance_that_somebody_moves_to_another_group_is_let_be_unless_it_has_been_taken_out() {
+    let goes_on = |mut scene: Scene, lifecycle| {
+        scene.plan();
+        scene.later(10);
+        scene.instance = Membership::In { group: "h".into(), lifecycle, seen: scene.now };
+        scene.plan();
+        scene.view().scale_in().is_some()
+    };
+    let asked = || node().by_autoscaler().with(pod("web"));
+    for lifecycle in [Lifecycle::InService, Lifecycle::Pending, Lifecycle::Standby] {
+        assert!(!goes_on(asked(), lifecycle), "{lifecycle:?}");
+    }
+    assert!(goes_on(asked(), Lifecycle::Terminating), "its group there ends it");
+    let told = node().by_autoscaler().in_phase(Phase::Releasing);
+    assert!(goes_on(told, Lifecycle::InService), "AWS was told");
+    let taken_out = node().asked_by(Cause::StateChange, Release::CompleteHook).with(pod("web"));
+    assert!(goes_on(taken_out, Lifecycle::Standby), "its group had taken it out");
+    // Somebody has written another's name into the record.
+    let mut claimed = asked();
+    claimed.instance = Membership::In { group: "h".into(), lifecycle: Lifecycle::InService, seen: at(0) };
+    claimed.plan();
+    assert_eq!(claimed.record().group, "h");
 }
 
 #[test]
@@ -1034,6 +1058,7 @@ fn that_aws_does_not_describe_the_groups_is_told_of_a_release_that_waits() {
         in_group(Lifecycle::Terminating),
         in_group(Lifecycle::TerminatingWait),
         in_group(Lifecycle::InService),
+        in_group(Lifecycle::WarmPendingWait),
         Membership::Unknown,
     ] {
         let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(600);
@@ -1053,6 +1078,15 @@ fn that_aws_does_not_describe_the_groups_is_told_of_a_release_that_waits() {
         scene.later(1);
         assert_eq!(reasons(&scene.plan()), ["ScaleInWaiting"], "{instance:?}");
         assert_eq!(reasons(&scene.plan()), [""; 0], "once");
+    }
+    // Nothing more is to be done for these.
+    for instance in [in_group(Lifecycle::Warmed), Membership::Elsewhere { seen: at(0) }] {
+        let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(600);
+        scene.instance = instance;
+        let mut scene = scene.in_phase(Phase::Releasing);
+        scene.later(120);
+        scene.undescribed_since = Some(at(0));
+        assert!(!reasons(&scene.plan()).contains(&"ScaleInWaiting"), "{:?}", scene.instance);
     }
 }
 

@@ -307,10 +307,7 @@ fn marks_of_a_cancelled_scale_in_stay_on_a_node_whose_instance_goes_anyway() {
 
 #[test]
 fn the_record_follows_an_instance_into_another_group_and_notes_when_it_is_gone_for_good() {
-    // AWS ends it, whosever it is.
-    let mut scene = node().asked_by(Cause::SpotInterruption, Release::Terminate).with(pod("web"));
-    let record = Record { ends_at: Some(at(120)), ..scene.record() };
-    scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+    let mut scene = node().by_autoscaler().with(pod("web"));
     scene.instance = Membership::In { group: "h".into(), lifecycle: Lifecycle::InService, seen: scene.now };
     scene.plan();
     assert_eq!(scene.record().group, "h");
