@@ -40,7 +40,6 @@ const VOID_KEPT: usize = 8;
 
 /// What was tried for one node.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Memory {
     tries: BTreeMap<Task, Tries>,
     /// By UID.
@@ -65,8 +64,6 @@ pub struct Memory {
     pub refused_unclearly_at: Option<Timestamp>,
     /// The group of ours in which this run first saw the instance.
     pub first_group: Option<GroupName>,
-    /// Whether this run has seen the instance in a group of ours.
-    pub was_seen_in: bool,
     /// Whether this run has seen the group take the instance out.
     pub was_seen_out: bool,
     /// Since when this run has waited for a list of the node's pods.
@@ -109,7 +106,7 @@ impl Memory {
     /// Whether the record was written by somebody else, about an instance that this run has never seen in our groups: another replica
     /// would not have accepted it.
     pub fn is_only_claimed(&self) -> bool {
-        self.claims.is_written_by_others() && !self.was_seen_in
+        self.claims.is_written_by_others() && self.first_group.is_none()
     }
 
     /// The tries of a task.
@@ -194,7 +191,6 @@ impl Memory {
     pub fn note_membership(&mut self, instance: &Membership) {
         if let Membership::In { group, .. } = instance {
             self.first_group.get_or_insert_with(|| group.clone());
-            self.was_seen_in = true;
         }
         let is_taken_out = |lifecycle: &Lifecycle| lifecycle.is_terminating() || lifecycle.is_warm();
         self.was_seen_out |= matches!(instance, Membership::In { lifecycle, .. } if is_taken_out(lifecycle));

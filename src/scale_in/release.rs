@@ -341,10 +341,10 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, event: ScaleInEvent, pla
 
 /// Plans the release of the instance.
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    if !s.is_away() {
+        announce_undescribed(s, plan);
+    }
     let Membership::In { group, lifecycle, seen } = &s.instance else {
-        if s.instance == Membership::Unknown {
-            announce_undescribed(s, plan);
-        }
         // One that somebody has detached lives on.
         let may_be_off = record_says_taken_out(s, record) || s.node.ready != Ready::Yes;
         if may_be_off && matches!(s.instance, Membership::Elsewhere { .. }) {
@@ -353,10 +353,6 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     };
     announce_refusal(s, record, plan);
-    let rests_in_the_pool = lifecycle.is_warm() && !lifecycle.is_held();
-    if !rests_in_the_pool {
-        announce_undescribed(s, plan);
-    }
     if is_told_and_in_a_state_unknown(s, record, plan) {
         return;
     }

@@ -173,12 +173,7 @@ impl Situation<'_> {
 
     /// Restores missing marks of the scale-in and keeps the taint fresh.
     pub(super) fn keep_marked(&self, plan: &mut Plan) {
-        // In the warm pool, perhaps for days, the instance is no node.
-        let away = matches!(
-            self.instance,
-            Membership::Elsewhere { .. } | Membership::In { lifecycle: Lifecycle::Warmed, .. }
-        );
-        if away {
+        if self.is_away() {
             return;
         }
         if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.taint_now) {
@@ -189,6 +184,14 @@ impl Situation<'_> {
             let expires = node_patch::taint_expires(self.node).unwrap_or(self.taint_now);
             plan.wake(later(self.now, expires.duration_since(self.taint_now)));
         }
+    }
+
+    /// Whether the instance is no node any more: gone, or in the warm pool, perhaps for days.
+    pub(super) fn is_away(&self) -> bool {
+        matches!(
+            self.instance,
+            Membership::Elsewhere { .. } | Membership::In { lifecycle: Lifecycle::Warmed, .. }
+        )
     }
 
     /// Whether the moment has come; if not, wakes then.

@@ -5,7 +5,7 @@ pub mod gauges;
 mod json;
 pub mod traces;
 
-use std::backtrace::Backtrace;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt::{self, Write as _};
 use std::io;
 use std::sync::{OnceLock, mpsc};
@@ -61,8 +61,13 @@ pub fn init(options: LogOptions) -> Result<Logs, SetGlobalDefaultError> {
     set_global_default(subscriber(options, writer))?;
     let _ = DROPPED.set(dropped);
     std::panic::set_hook(Box::new(|panic| {
-        let thread = std::thread::current().name().unwrap_or_default().to_owned();
-        tracing::error!(thread, panic = %panic, backtrace = %Backtrace::capture(), "panic");
+        let words = panic.payload_as_str().unwrap_or("no message");
+        let at = panic.location().map(tracing::field::display);
+        let backtrace = Backtrace::capture();
+        // Of many lines, for who has asked for it.
+        let backtrace =
+            (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(backtrace));
+        tracing::error!(panic = words, at, backtrace, "a defect of ebbtide");
     }));
     Ok(Logs(Some(guard)))
 }

@@ -352,16 +352,12 @@ fn settings(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
 
 fn autoscaler(facts: &Facts, found: &mut Vec<Finding>) {
     const CHECK: &str = "cluster-autoscaler";
-    let containers = match &facts.autoscalers {
-        Autoscalers::Seen(containers) => containers,
-        Autoscalers::Unknown(error) => {
-            let text = format!("its flags were not checked: {error}");
-            let fix = "run it as somebody who may list Deployments";
-            return add(found, Severity::Note, CHECK, "Deployments", text, fix);
-        }
-    };
-    let all: Vec<&DeployedContainer> =
-        containers.iter().filter(|container| is_autoscaler(container)).collect();
+    if let Autoscalers::Unknown(error) = &facts.autoscalers {
+        let text = format!("its flags were not checked: {error}");
+        let fix = "run it as somebody who may list Deployments";
+        return add(found, Severity::Note, CHECK, "Deployments", text, fix);
+    }
+    let all = autoscalers(facts);
     if all.is_empty() {
         let text = "no Deployment runs it";
         return add(found, Severity::Note, CHECK, "Deployments", text, "nothing, if it runs elsewhere");
@@ -391,14 +387,10 @@ const RECKONS_QUOTAS_OF_NODES: u32 = 35;
 fn gpus(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(first) = facts.without_their_gpus.first() else { return };
     let more = facts.without_their_gpus.len() - 1;
-    let minors: Vec<_> = match &facts.autoscalers {
-        Autoscalers::Seen(all) => {
-            all.iter().filter(|one| is_autoscaler(one)).map(|one| minor(&one.image)).collect()
-        }
-        Autoscalers::Unknown(_) => Vec::new(),
-    };
-    let is_older = |minor: &Option<u32>| minor.is_some_and(|minor| minor < RECKONS_QUOTAS_OF_NODES);
-    let is_harmless = !minors.is_empty() && minors.iter().all(is_older);
+    let all = autoscalers(facts);
+    let is_older =
+        |one: &&DeployedContainer| minor(&one.image).is_some_and(|minor| minor < RECKONS_QUOTAS_OF_NODES);
+    let is_harmless = !all.is_empty() && all.iter().all(is_older);
     let text = format!(
         "is in no group, has the label {LABEL} and offers no GPU (and {more} more): from 1.35 on cluster-autoscaler neither grows nor \
          shrinks any group while it is there"
@@ -411,6 +403,14 @@ fn gpus(facts: &Facts, found: &mut Vec<Finding>) {
         text,
         "see its device plugin, or take the label off",
     );
+}
+
+/// The containers that run cluster-autoscaler, as far as is known.
+fn autoscalers(facts: &Facts) -> Vec<&DeployedContainer> {
+    match &facts.autoscalers {
+        Autoscalers::Seen(containers) => containers.iter().filter(|one| is_autoscaler(one)).collect(),
+        Autoscalers::Unknown(_) => Vec::new(),
+    }
 }
 
 fn is_autoscaler(container: &DeployedContainer) -> bool {

@@ -484,7 +484,8 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
                 held.stepped = Some(now);
                 // The rest of the hold is for the pods: no time of it is lost between two tries.
                 let decides = held.fails_surely_at().filter(|at| *at > now);
-                held.next = decides.into_iter().fold(later(now, pause), Timestamp::min);
+                let next = later(now, pause);
+                held.next = decides.map_or(next, |at| at.min(next));
             }
         }
         Done::Asked { answer: Ok(since), .. } => {
