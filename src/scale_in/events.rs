@@ -72,6 +72,8 @@ pub enum Reason {
     Cordoned,
     /// The notice has lapsed.
     Uncordoned,
+    /// The lifecycle hook ends early: AWS takes no heartbeats.
+    HookEnding,
     /// The lifecycle hook ended before the drain did.
     HookOver,
     /// The Node has gone before its instance was released.
@@ -104,7 +106,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
@@ -121,6 +123,7 @@ impl Reason {
         Self::Refused,
         Self::Cordoned,
         Self::Uncordoned,
+        Self::HookEnding,
         Self::HookOver,
         Self::NodeLost,
         Self::NotHeld,
@@ -156,6 +159,7 @@ impl Reason {
             Self::Refused => "ScaleInRefused",
             Self::Cordoned => "ScaleInCordoned",
             Self::Uncordoned => "ScaleInUncordoned",
+            Self::HookEnding => "ScaleInHookEnding",
             Self::HookOver => "ScaleInHookOver",
             Self::NodeLost => "ScaleInNodeLost",
             Self::NotHeld => "ScaleInNotHeld",
@@ -539,6 +543,18 @@ pub(super) fn state_unknown(instance: &str) -> ScaleInEvent {
         id(instance)
     );
     warning(Reason::Refused, "unknown state", note)
+}
+
+/// AWS takes no heartbeats for an instance that our hook holds. `ends`: when its hold ends therefore, by the API server's clock.
+pub(super) fn hook_ending(hook: &str, group: &str, instance: &str, ends: Timestamp) -> ScaleInEvent {
+    let note = format!(
+        "AWS takes no heartbeats for instance {}: lifecycle hook {} of group {} ends at {ends}, unless it takes one before. Pods that are \
+         still on the node are deleted in time for that, whatever their budgets say. ebbtide's log has AWS's words",
+        id(instance),
+        cut(hook, 255),
+        name(group)
+    );
+    warning(Reason::HookEnding, "hook ending", note)
 }
 
 /// Our hook is over in mid-drain. It may have been deleted meanwhile.

@@ -61,7 +61,7 @@ pub(super) fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
 
 /// Whether the instance leaves by our hook, or is held by it for its root volume: when that hold is over, the machine starts anew, whatever
 /// is on it.
-fn is_bound_by_the_hook(s: &Situation<'_>, record: &Record) -> bool {
+pub(super) fn is_bound_by_the_hook(s: &Situation<'_>, record: &Record) -> bool {
     record.release == Release::CompleteHook
         || matches!(s.instance, Membership::In { lifecycle: Lifecycle::ReplacingVolumeWait, .. })
 }

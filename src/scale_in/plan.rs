@@ -160,6 +160,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     not_believed(s, plan);
     let record = release::brought_up_to_date(s, record, plan);
     let record = release::follow_the_group(s, &record, plan);
+    release::announce_hook_ending(s, &record, plan);
     release::announce_hook_over(s, &record, plan);
     announce_accepted(s, &record, plan);
     match record.phase {

@@ -13,10 +13,10 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::deadline::{SAME_WITHIN, limited};
+use super::deadline::{HeldBy, SAME_WITHIN, limited};
 use super::deletion::cut_off;
 use super::events::ScaleInEvent;
-use super::holds::Heartbeats;
+use super::holds::{Heartbeats, Hold};
 use super::membership::{Membership, SETTLED_AFTER};
 use super::record::{Phase, Record, Release};
 use super::situation::Situation;
@@ -286,6 +286,17 @@ pub(super) fn is_missing_for(
         refresh_after(s, over, plan);
     }
     seen >= over
+}
+
+/// Announces that our hook ends before its longest hold, as AWS takes no heartbeats.
+pub(super) fn announce_hook_ending(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    if record.phase == Phase::Releasing || !limit::is_bound_by_the_hook(s, record) {
+        return;
+    }
+    let Some(HeldBy { hook, hold: Hold { ends: Some(ends), .. } }) = s.held_by() else { return };
+    if ends > s.now {
+        s.announce(plan, events::hook_ending(&hook.name, &record.group, &record.instance, s.theirs(ends)));
+    }
 }
 
 /// Announces that no hook holds the instance any more before its drain is over: somebody else completed ours, or no

@@ -93,6 +93,7 @@ async fn where_aws_takes_no_heartbeats_a_pod_that_its_budget_keeps_is_deleted_wi
         assert_deleted_at_its_last_call(&scene, &machine, 60);
         assert!(has_exited(&scene.world, "web") && !a_hook_timed_out(&scene.world));
         scene.assert_left_well(&machine);
+        assert!(!notes(&scene.world, &machine, "ScaleInHookEnding").is_empty());
     }
 }
 

@@ -68,6 +68,7 @@ fn every_event(
         )),
         events::uncordoned(Cause::ScheduledEvent),
         events::opened_by_a_person(Cause::RebalanceRecommendation),
+        events::hook_ending("ebbtide", group, instance, at(0)),
         events::hook_over(Some("ebbtide"), group, instance, Phase::Draining),
         events::node_lost(instance, Phase::Draining, Some(pods)),
         events::not_held(group, instance, 2),
@@ -257,6 +258,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInUncordoned",
         "somebody has uncordoned the node, which was closed by cause rebalance-recommendation: it stays open",
+    ),
+    (
+        "Warning",
+        "ScaleInHookEnding",
+        "AWS takes no heartbeats for instance i-1: lifecycle hook ebbtide of group \"web\" ends at 2023-11-14T22:13:20Z, unless it takes one before. Pods that are still on the node are deleted in time for that, whatever their budgets say. ebbtide's log has AWS's words",
     ),
     (
         "Warning",

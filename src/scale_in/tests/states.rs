@@ -376,6 +376,27 @@ fn the_node_of_an_instance_that_is_gone_is_deleted_after_a_while_unless_a_kubele
 }
 
 #[test]
+fn that_the_hook_ends_early_as_aws_takes_no_heartbeats_is_told_until_the_node_is_released() {
+    use Phase::{Draining, Flushing, Releasing};
+    for (phase, ends, told) in [
+        (Draining, Some(300), true),
+        (Flushing, Some(300), true),
+        (Releasing, Some(300), false),
+        (Draining, Some(0), false),
+        (Draining, None, false),
+    ] {
+        let mut scene =
+            node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60).in_phase(phase);
+        (scene.held_since, scene.hold_ends) = (Some(at(-10)), ends.map(at));
+        scene.put(pod("web").going(900));
+        let event = ends.map(|ends| Action::Announce(events::hook_ending("ebbtide", "g", "i-1", at(ends))));
+        let plan = scene.plan();
+        assert_eq!(reasons(&plan).contains(&"ScaleInHookEnding"), told, "{phase} {ends:?}");
+        assert!(!told || event.is_some_and(|event| all(&plan).contains(&event)), "{phase} {ends:?}");
+    }
+}
+
+#[test]
 fn somebody_elses_completion_of_our_hook_is_told_while_the_node_drains() {
     for (phase, completed, told) in
         [(Phase::Draining, false, true), (Phase::Draining, true, false), (Phase::Releasing, false, false)]
