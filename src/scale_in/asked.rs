@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::record::Phase;
-use super::tries::{Task, Tries};
+use super::tries::{Task, Tries, jittered};
 use crate::clock::{backoff, signed};
 use crate::cluster::{Answer, BudgetSeen};
 
@@ -107,6 +107,7 @@ impl Asked {
     /// Notes the API server's answer to the eviction, and the budgets that covered the pod when asked.
     pub fn note_eviction(&mut self, task: &Task, answer: Answer, budgets: Vec<BudgetSeen>, now: Timestamp) {
         let tries = self.eviction.failures;
+        let pause = || jittered(task.pause_after(tries + 1), (task, tries));
         if !matches!(answer, Answer::Busy(..) | Answer::Unsent) {
             self.put_off = 0;
         }
@@ -133,15 +134,15 @@ impl Asked {
                     return self.eviction.failed(now, pause);
                 }
                 // A webhook that says so for ever: no more often than a budget.
-                (text, Obstacle::Busy, pause.max(task.jittered(BLOCKED, tries)))
+                (text, Obstacle::Busy, pause.max(jittered(BLOCKED, (task, tries))))
             }
             Answer::Blocked(text) => {
                 let longest = if budgets.is_empty() { BLOCKED } else { BLOCKED_FOR_LONG };
                 let pause = backoff(tries + 1, BLOCKED.unsigned_abs(), longest.unsigned_abs());
-                (text, Obstacle::Budget, task.jittered(signed(pause), tries))
+                (text, Obstacle::Budget, jittered(signed(pause), (task, tries)))
             }
-            Answer::Unclear(text) => (text, Obstacle::Other, task.pause_after(tries + 1)),
-            Answer::Unsent => return self.eviction.unsent(now, task.pause_after(tries + 1)),
+            Answer::Unclear(text) => (text, Obstacle::Other, pause()),
+            Answer::Unsent => return self.eviction.unsent(now, pause()),
         };
         self.refusal = Some(Refusal { budgets, text, by });
         self.eviction.failed(now, pause);
@@ -156,16 +157,18 @@ impl Asked {
 
     /// Notes the API server's answer to the deletion.
     pub fn note_deletion(&mut self, task: &Task, answer: Answer, now: Timestamp) {
+        let tries = self.deletion.failures;
+        let pause = || jittered(task.pause_after(tries + 1), (task, tries));
         match answer {
             Answer::Going | Answer::Gone | Answer::GoingAnyway => {
                 (self.refusal, self.to_go) = (None, Some(now));
                 self.deletion.worked(now);
             }
             Answer::Busy(pause, _) => self.deletion.failed(now, pause),
-            Answer::Unsent => self.deletion.unsent(now, task.pause_after(self.deletion.failures + 1)),
+            Answer::Unsent => self.deletion.unsent(now, pause()),
             Answer::Blocked(text) | Answer::Unclear(text) => {
                 self.refusal = Some(Refusal { budgets: Vec::new(), text, by: Obstacle::Other });
-                self.deletion.failed(now, task.pause_after(self.deletion.failures + 1));
+                self.deletion.failed(now, pause());
             }
         }
     }

@@ -175,6 +175,9 @@ const AT_ONCE: u32 = 3;
 /// Pause after a few tries in a row at which somebody else was quicker.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Longest pause that the API server may ask for. Flow control asks for one second.
+const ASKED_FOR_AT_MOST: Duration = Duration::from_secs(1);
+
 impl Intents {
     /// Accepts scale-ins on the Nodes of this cluster.
     pub fn new(
@@ -249,7 +252,9 @@ impl Intents {
                 return Err(not_recorded(source));
             }
             if tries >= AT_ONCE || source.is_transient() {
-                tokio::time::sleep(PAUSE).await;
+                let asked_for = self.cluster.busy_for().min(ASKED_FOR_AT_MOST);
+                tokio::time::sleep(asked_for.min(until.saturating_duration_since(Instant::now())).max(PAUSE))
+                    .await;
             }
             // What failed may have taken effect.
             match self.cluster.get_node(node).await {

@@ -18,9 +18,9 @@ use super::outages::Outages;
 use super::record::{Phase, Record};
 use super::returns::Returns;
 use super::same_writes::SameWrites;
-use super::tries::{Task, Tries};
+use super::tries::{Task, Tries, jittered};
 use crate::aws::{AwsError, Lifecycle};
-use crate::clock::{backoff, later, signed};
+use crate::clock::{backoff, later, signed, spread};
 use crate::cluster::{Answer, BudgetSeen, DaemonOwner, DrainState, NodeView, PodView, Ready};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
@@ -42,6 +42,8 @@ const VOID_KEPT: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     tries: BTreeMap<Task, Tries>,
+    /// A number of the node's own, by which it does not retry in step with others.
+    node: u64,
     /// By UID.
     pods: BTreeMap<String, Asked>,
     /// The version of the pods on the node that were noted last.
@@ -103,6 +105,11 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// An empty one of this node.
+    pub fn of_node(node: &NodeName) -> Self {
+        Self { node: spread(node), ..Self::default() }
+    }
+
     /// Whether the record was written by somebody else, about an instance that this run has never seen in our groups: another replica
     /// would not have accepted it.
     pub fn is_only_claimed(&self) -> bool {
@@ -151,9 +158,10 @@ impl Memory {
 
     /// Notes that a try failed; the next one after `pause`, by default the usual backoff.
     pub fn failed(&mut self, task: &Task, now: Timestamp, pause: Option<SignedDuration>) {
-        let tries = self.tries_mut(task);
-        let pause = pause.unwrap_or_else(|| task.pause_after(tries.failures + 1));
-        tries.failed(now, pause);
+        let failures = self.tries(task).failures + 1;
+        let pause =
+            pause.unwrap_or_else(|| jittered(task.pause_after(failures), (self.node, task, failures)));
+        self.tries_mut(task).failed(now, pause);
     }
 
     /// Notes a request whose effect should show by itself. If it has not after this pause, the request is repeated.
@@ -446,7 +454,7 @@ impl Memory {
         let failures = self.tries(&Task::Complete).failures;
         let soon = || {
             let [first, longest] = COMPLETED_AGAIN.map(SignedDuration::unsigned_abs);
-            Task::Complete.jittered(signed(backoff(failures + 1, first, longest)), failures)
+            jittered(signed(backoff(failures + 1, first, longest)), (self.node, failures))
         };
         let pause = error.is_transient().then(soon);
         self.failed(&Task::Complete, now, pause);

@@ -86,14 +86,15 @@ fn is_still_noted(shared: &Shared, one: &Termination, under_hook: bool) -> bool 
 }
 
 /// Terminates an instance that its group retains and that has no Node. The desired capacity does not count it. `None`: AWS was not asked,
-/// as another process leads by now.
+/// as another process leads by now, or the instance has a Node.
 pub(super) async fn retained(
     shared: &Shared,
     group: GroupName,
     instance: InstanceId,
 ) -> Option<Result<(), AwsError>> {
     let lock = shared.groups.shared_lock(&group).await;
-    if !shared.leadership.leads() {
+    // While the lock was waited for, its kubelet may have registered.
+    if !shared.leadership.leads() || !shared.nodes.of_instance(&instance).is_empty() {
         return None;
     }
     let one = Termination { node: None, group, instance, decrement: false };

@@ -1,5 +1,6 @@
 //! What is tried until it works, and when it is tried again.
 
+use std::hash::Hash;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -15,7 +16,7 @@ pub(super) const LASTING_AFTER: u32 = 5;
 const QUICK_WRITES: u32 = 25;
 
 /// Something tried until it works.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Task {
     /// A write to the Node.
     Node,
@@ -66,26 +67,19 @@ impl Task {
         })
     }
 
-    /// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, jittered.
+    /// Pause after the n-th failure in a row: 1 s, doubled up to 30 s.
     pub(super) fn pause_after(&self, failures: u32) -> SignedDuration {
         let is_quick = *self == Self::Node && failures <= QUICK_WRITES;
         let longest = Duration::from_secs(if is_quick { 5 } else { 30 });
-        self.jittered(signed(backoff(failures, Duration::from_secs(1), longest)), failures)
+        signed(backoff(failures, Duration::from_secs(1), longest))
     }
+}
 
-    /// `pause`, plus or minus a fifth, so that nodes and pods do not retry in step. Hashed: the same tries give the same pauses.
-    pub(super) fn jittered(&self, pause: SignedDuration, tries: u32) -> SignedDuration {
-        let share = 80 + i64::try_from(spread((self.seed(), tries)) % 41).unwrap_or_default();
-        SignedDuration::from_millis((pause.as_millis() as i64).saturating_mul(share) / 100)
-    }
-
-    /// A number by which pauses of one task differ from those of another of its kind.
-    fn seed(&self) -> u64 {
-        match self {
-            Self::Evict(uid) | Self::DeletePod(uid) | Self::Guard(uid) | Self::DaemonSet(uid) => spread(uid),
-            other => spread(std::mem::discriminant(other)),
-        }
-    }
+/// `pause`, plus or minus a fifth, so that nodes and pods (`key` tells them apart) do not retry in step. Hashed: the same tries give the same
+/// pauses.
+pub(super) fn jittered(pause: SignedDuration, key: impl Hash) -> SignedDuration {
+    let share = 80 + i64::try_from(spread(key) % 41).unwrap_or_default();
+    SignedDuration::from_millis((pause.as_millis() as i64).saturating_mul(share) / 100)
 }
 
 /// State of a task's tries.

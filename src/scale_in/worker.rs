@@ -168,9 +168,9 @@ impl Worker {
             gone: None,
             shared,
             nodes: [name.clone()].into(),
-            name,
             pods: Pods::default(),
-            memory: Memory::default(),
+            memory: Memory::of_node(&name),
+            name,
             told: Told::default(),
             running: FuturesUnordered::new(),
         }
@@ -422,7 +422,7 @@ impl Worker {
         if self.instance != node.instance {
             if self.instance.is_some() {
                 // Another machine has the Node's name: nothing that was found out counts for it.
-                self.memory = Memory::default();
+                self.memory = Memory::of_node(&self.name);
                 self.told = Told::default();
             }
             self.instance.clone_from(&node.instance);

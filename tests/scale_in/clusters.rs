@@ -1,9 +1,11 @@
 //! Two clusters in one account, and a selector that finds the groups of both.
 
 use ebbtide::config::Config;
-use ebbtide::provider::proto::NodeGroupsRequest;
-use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, TerminationCause};
-use ebbtide::sim::cluster::pod;
+use ebbtide::provider::proto::{NodeGroupIncreaseSizeRequest, NodeGroupsRequest};
+use ebbtide::sim::aws::{
+    Event, GroupSpec, HookSpec, LifecycleState, Operation, TerminationCause, Trouble, Which,
+};
+use ebbtide::sim::cluster::{node, pod};
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
@@ -140,6 +142,42 @@ async fn a_retained_instance_without_a_node_is_ended_without_a_decrement_where_i
         }
         assert_eq!((there(&scene.world), ended(&scene.world).len()), (!is_ours, usize::from(is_ours)));
         assert_eq!(decrements(&scene.world), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retained_instance_whose_node_comes_while_the_groups_lock_is_waited_for_is_not_ended_as_one_without()
+ {
+    // When it is ended without a Node, from its beginning; then the same, with a Node a second after somebody else has got the lock.
+    let mut ends_after = None;
+    for comes in [false, true] {
+        let scene = Scene::configured(held_group(2, 60), of_ours()).await;
+        let (world, clock) = (&scene.world, &scene.world.clock);
+        world.kubelets("theirs", |spec| spec.boots_after(1_000_000));
+        world.aws.add_group(theirs().retaining().tag(OURS, "owned"));
+        scene.pass_some(seconds(120)).await;
+        let instance = world.aws.add_instance("theirs", LifecycleState::TerminatingRetained);
+        let (instance, began) = (instance.expect("an instance"), clock.now());
+        let ended = |w: &World| aws_moments(w, |e| matches!(e, Event::Called { operation: TERMINATE, .. }));
+        let Some(after) = ends_after.filter(|_| comes) else {
+            scene.until(|w| !ended(w).is_empty()).await;
+            ends_after = Some(ended(world)[0].duration_since(began).unsigned_abs());
+            continue;
+        };
+        scene.pass_some(after - seconds(1)).await;
+        let late = Which::of(&[Operation::SetDesiredCapacity]);
+        world.aws.trouble(late, Trouble::Late(seconds(2)));
+        let request = NodeGroupIncreaseSizeRequest { id: "theirs".into(), delta: 1 };
+        let mut client = scene.client();
+        let grows = client.node_group_increase_size(request);
+        let registers = async {
+            scene.pass_some(seconds(2)).await;
+            world.cluster.add(node("late").provider_id(&format!("aws:///us-east-1a/{instance}")));
+        };
+        let (grown, ()) = tokio::join!(grows, registers);
+        grown.expect("accepted");
+        scene.pass_some(seconds(5)).await;
+        assert!(world.cluster.has_node("late") && ended(world).is_empty(), "{:?}", ended(world));
     }
 }
 

@@ -278,6 +278,18 @@ async fn a_moment_of_trouble_with_the_api_server_costs_cluster_autoscaler_no_sca
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_api_server_that_asks_for_time_is_not_asked_again_before_it_while_cluster_autoscaler_waits() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    cluster(&scene).fail_next(1_000, Verb::Patch, "nodes", Fault::TooManyRequests { retry_after_seconds: 1 });
+    let status = scene.delete(std::slice::from_ref(&machine)).await.expect_err("not recorded");
+    assert!(status.message().contains("Too many requests"), "{status}");
+    let is_patch = |e: &Event| matches!(e, Event::Request { verb: Verb::Patch, resource: "nodes", .. });
+    let patches = scene.world.cluster.journal().iter().filter(|entry| is_patch(&entry.what)).count();
+    assert!((3..=5).contains(&patches), "{patches} in two and a half seconds");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_record_that_etcd_kept_without_saying_so_is_a_scale_in() {
     for group in groups() {
         let scene = Scene::with(group).await;

@@ -73,6 +73,10 @@ const RECENT: Duration = Duration::from_secs(10);
 /// As many groups are asked about at once.
 const QUESTIONS_AT_ONCE: usize = 4;
 
+/// What comes within this time of a look at all held instances is taken in by one further look: with hundreds of them, something comes of one
+/// or another all the time.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(100);
+
 /// Sends heartbeats and completes hooks until stopped.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut held: BTreeMap<InstanceId, Held> = BTreeMap::new();
@@ -135,6 +139,11 @@ pub(super) async fn run(shared: Arc<Shared>) {
             Ok(()) = hooks.changed() => keep_pace(&shared, &mut held),
             Ok(()) = leadership.changed() => {}
             () = shared.clock.sleep_until_some(next) => {}
+        }
+        tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => return,
+            () = shared.clock.sleep_until(later(now, LOOK_AGAIN)) => {}
         }
     }
 }

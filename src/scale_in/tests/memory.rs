@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::scene::{Fixture as _, at, in_group, node, pod, settings};
@@ -29,10 +29,31 @@ fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
         let pause = pauses[failures].as_millis();
         assert!((base * 8 / 10..=base * 12 / 10).contains(&pause), "{failures}: {pause} ms");
     }
-    let of = |n: u32| Task::Evict(n.to_string()).jittered(SignedDuration::from_secs(100), 1).as_secs();
-    let all: Vec<_> = (0..200).map(of).collect();
-    assert!(all.iter().all(|pause| (80..=120).contains(pause)), "{all:?}");
-    assert!(all.iter().min() < Some(&85) && all.iter().max() > Some(&115), "{all:?}");
+    let of_pods = |n: u32| {
+        let mut memory = Memory::default();
+        memory.note_eviction(n.to_string(), Answer::Unclear("no".into()), Vec::new(), at(0));
+        memory.tries(&Task::Evict(n.to_string())).may_begin_at()
+    };
+    let of_nodes = |n: u32| {
+        let mut memory = Memory::of_node(&n.to_string().as_str().into());
+        memory.failed(&Task::Node, at(0), None);
+        memory.tries(&Task::Node).may_begin_at()
+    };
+    let completions = |n: u32| {
+        let throttled =
+            AwsError::of_service(Operation::CompleteLifecycleAction, 400, "Throttling", "Rate exceeded");
+        let mut memory = Memory::of_node(&n.to_string().as_str().into());
+        memory.note_completion(&Err(throttled), at(0));
+        memory.tries(&Task::Complete).may_begin_at()
+    };
+    let kinds: [(&dyn Fn(u32) -> Option<Timestamp>, i128); 3] =
+        [(&of_pods, 1_000), (&of_nodes, 1_000), (&completions, 500)];
+    for (of, base) in kinds {
+        let pause = |n| of(n).expect("no try is under way").duration_since(at(0)).as_millis() * 100 / base;
+        let all: Vec<_> = (0..200).map(pause).collect();
+        assert!(all.iter().all(|share| (80..=120).contains(share)), "{all:?}");
+        assert!(all.iter().min() < Some(&85) && all.iter().max() > Some(&115), "{all:?}");
+    }
 }
 
 #[test]
