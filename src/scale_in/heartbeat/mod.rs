@@ -73,8 +73,8 @@ const RECENT: Duration = Duration::from_secs(10);
 /// As many groups are asked about at once.
 const QUESTIONS_AT_ONCE: usize = 4;
 
-/// What comes within this time of a look at all held instances is taken in by one further look: with hundreds of them, something comes of one
-/// or another all the time.
+/// What comes this soon after a look at all held instances is taken in by one further look: of one or another of hundreds, something comes all
+/// the time.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(100);
 
 /// Sends heartbeats and completes hooks until stopped.
@@ -122,28 +122,24 @@ pub(super) async fn run(shared: Arc<Shared>) {
         // What is due and has not begun waits for its turn, or for a call to end.
         let wakes = held.values().flat_map(|held| held.wakes_at(now)).filter(|at| *at > now);
         let next = wakes.chain(unseen_from).chain(turn).min();
-        tokio::select! {
-            biased;
-            () = shared.stop.cancelled() => return,
-            Some(done) = running.next() => {
-                let mut next = Some(done);
-                while let Some(done) = next {
+        let mut is_news = false;
+        while !is_news || shared.clock.now() < later(now, LOOK_AGAIN) {
+            tokio::select! {
+                biased;
+                () = shared.stop.cancelled() => return,
+                Some(done) = running.next() => {
                     calls.ended(&done);
                     failing.tell(&done, shared.clock.now());
                     hear(&mut held, done, shared.clock.now());
-                    next = running.next().now_or_never().flatten();
                 }
+                Ok(()) = groups.changed() => {}
+                Ok(()) = messages.changed() => {}
+                Ok(()) = hooks.changed() => keep_pace(&shared, &mut held),
+                Ok(()) = leadership.changed() => {}
+                () = shared.clock.sleep_until_some(next), if !is_news => {}
+                () = shared.clock.sleep_until(later(now, LOOK_AGAIN)), if is_news => {}
             }
-            Ok(()) = groups.changed() => {}
-            Ok(()) = messages.changed() => {}
-            Ok(()) = hooks.changed() => keep_pace(&shared, &mut held),
-            Ok(()) = leadership.changed() => {}
-            () = shared.clock.sleep_until_some(next) => {}
-        }
-        tokio::select! {
-            biased;
-            () = shared.stop.cancelled() => return,
-            () = shared.clock.sleep_until(later(now, LOOK_AGAIN)) => {}
+            is_news = true;
         }
     }
 }
