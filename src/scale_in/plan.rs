@@ -9,7 +9,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::context::is_on_its_way_in;
+use super::context::{is_of_another, is_on_its_way_in};
 use super::deadline::{self, HeldBy};
 use super::events::ScaleInEvent;
 use super::membership::{Membership, SETTLED_AFTER};
@@ -30,6 +30,10 @@ use crate::k8s::{GroupName, InstanceId, names};
 /// What to do for the node now.
 pub fn plan(s: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
+    if is_of_another(s.node, &s.instance, s.installation()) {
+        // Its worker may have begun before that could be told, as by a request.
+        return plan;
+    }
     if !s.is_primary {
         twins::secondary(s, &mut plan);
         guard::guard(s, &mut plan);
@@ -561,7 +565,7 @@ const OTHERS_TAKE_IT_UP: SignedDuration = SignedDuration::from_secs(10);
 
 fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let (Membership::In { group, lifecycle, seen }, Some(instance)) = (&s.instance, &s.node.instance) else {
-        return not_ours(s, plan);
+        return not_ours(s, request, plan);
     };
     if *lifecycle == Lifecycle::Retained {
         return begin_for_retained(s, group, plan);
@@ -622,11 +626,15 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
 }
 
 /// Answers a request on a Node whose instance is in none of our groups.
-fn not_ours(s: &Situation<'_>, plan: &mut Plan) {
+fn not_ours(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let Membership::Elsewhere { seen } = s.instance else { return release::announce_undescribed(s, plan) };
     // Closed for a scale-in whose record this request replaced while nobody looked.
     if s.has_scale_in_marks() {
         return without_record(s, plan);
+    }
+    // One that waits for its turn has been taken up, by us only if we have seen its group.
+    if request.since.is_some() && s.memory.first_group.is_none() {
+        return;
     }
     if !s.has_come(later(s.record_seen, OTHERS_TAKE_IT_UP), plan) {
         return;
