@@ -500,6 +500,7 @@ fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         Some(lost) => Record {
             cause: lost.cause,
             requested_at: s.noted(lost.requested_at),
+            release_by: lost.release_by.map(|at| s.noted(at)),
             limited_since: lost.limited_since.map(|at| s.noted(at)),
             terminate_at: lost.terminate_at.map(|at| s.noted(at)),
             void_termination: lost.void_termination.map(|at| s.noted(at)),
@@ -685,7 +686,12 @@ fn release_of_surplus_instance(s: &Situation<'_>) -> Release {
 fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut Plan) {
     let installation = s.settings.installation.clone();
     let mut record = Record { ends_at: end_of(s, &record.instance), installation, ..record };
-    record.release_by = deadline::limit(s.our_limit, &record, held);
+    record.release_by = if record.requested_at < s.now {
+        // It goes on.
+        limit::effective_limit(s, &record, held)
+    } else {
+        deadline::limit(s.our_limit, &record, held)
+    };
     let event = draining(s, &record);
     s.enter(plan, &record, Phase::Draining, event);
 }
