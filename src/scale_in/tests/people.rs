@@ -64,16 +64,13 @@ fn what_another_installation_has_put_on_a_node_of_its_own_stays() {
     };
     for installation in [None, Some("ours/ebbtide".to_owned()), theirs.clone()] {
         let is_theirs = installation == theirs;
-        let of_an_earlier_machine = Record { instance: "i-2".into(), ..begun().record() };
-        let scenes = [
-            begun(),
-            with(json!(record::write(&of_an_earlier_machine))),
-            with(json!("now")),
-            with(json!("nonsense")),
-            with(json!(null)),
-            planned(node().tainted(names::DELETION_CANDIDATE)),
-        ];
-        for (n, mut scene) in scenes.into_iter().enumerate() {
+        let record = begun().record();
+        let of_an_earlier_machine = Record { instance: "i-2".into(), ..record.clone() };
+        let records = [record, of_an_earlier_machine].map(|record| json!(record::write(&record)));
+        let annotations = records.into_iter().chain([json!("now"), json!("nonsense"), json!(null)]);
+        let guarded = planned(node().tainted(names::DELETION_CANDIDATE));
+        let scenes = annotations.map(with).chain([guarded]);
+        for (n, mut scene) in scenes.enumerate() {
             scene.settings.installation.clone_from(&installation);
             scene.from_another_run = false;
             let before = scene.node.clone();
