@@ -52,6 +52,8 @@ pub struct Claims {
     inherited: Option<Timestamp>,
     /// Whether the annotation was written, as far as can be told, by somebody other than a run of ebbtide.
     is_written_by_others: bool,
+    /// Whether it was, and there was no record of the same instance before it.
+    is_begun_by_others: bool,
     /// The record that somebody has taken off, or written something else over.
     overruled: Option<Record>,
     /// Whether something was written straight over it, rather than after it had been taken off.
@@ -83,7 +85,7 @@ impl Claims {
             None => (None, false),
         };
         self.written = written.cloned();
-        self.is_written_by_others = false;
+        (self.is_written_by_others, self.is_begun_by_others) = (false, false);
         self.is_written_over = is_over_that;
         let overruled = before.clone().or_else(|| self.overruled.take());
         self.overruled = overruled.filter(|_| node_patch::has_our_taint(node));
@@ -150,6 +152,7 @@ impl Claims {
             return unreadable();
         }
         self.is_written_by_others = true;
+        self.is_begun_by_others = before.is_none_or(|before| before.instance != claimed.instance);
         let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
         from_somebody(claimed, before, told_end, now).unwrap_or_else(unreadable)
     }
@@ -226,6 +229,11 @@ impl Claims {
     pub fn forged(&self) -> Option<&Record> {
         self.not_believed().filter(|_| self.is_written_by_others)
     }
+
+    /// Whether the record's limit is somebody's word alone.
+    pub fn is_limit_claimed(&self) -> bool {
+        self.is_begun_by_others && self.not_believed().is_some()
+    }
 }
 
 /// The record of another run. Moments that are new in it and lie well before `now` are set to `now`: this run has seen `before`, the record
@@ -275,6 +283,8 @@ fn from_somebody(
         empty_since: None,
         // A notice comes to us, not to others.
         ends_at: before.and_then(|before| before.ends_at).or(told_end),
+        // Nobody brings a limit back that was moved.
+        release_by: before.map_or(claimed.release_by, |before| before.release_by),
         limited_since: before.and_then(|before| before.limited_since),
         // Only who has seen the hook knows.
         heartbeat_timeout_seconds: before.and_then(|before| before.heartbeat_timeout_seconds),

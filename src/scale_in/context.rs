@@ -274,6 +274,15 @@ pub(super) fn membership(snapshot: Option<&Snapshot>, node: &NodeView) -> Member
     }
 }
 
+/// Whether a Node is another installation's than `ours`: its instance is in no group of ours, and another's name is in its record or beside
+/// what was put on it. Whoever wrote neither has no name, and may be an earlier run of ours.
+pub(super) fn is_of_another(node: &NodeView, instance: &Membership, ours: Option<&str>) -> bool {
+    let record = node.record.as_deref().and_then(Annotation::record);
+    let recorded = record.and_then(|record| record.installation.as_deref());
+    let by = recorded.or_else(|| node_patch::marked_by(node));
+    by.is_some() && by != ours && !matches!(instance, Membership::In { .. })
+}
+
 /// Whether a Node needs a worker, now or when something changes. `twins`: its twins, with or without itself.
 pub(super) fn needs_worker(
     shared: &Shared,
@@ -281,11 +290,7 @@ pub(super) fn needs_worker(
     twins: &[Arc<NodeView>],
     instance: &Membership,
 ) -> bool {
-    // Another installation's, of a group that is none of ours.
-    let record = node.record.as_deref().and_then(|written| written.record());
-    let is_of_another =
-        record.is_some_and(|record| record.is_of_another(shared.settings.installation.as_deref()));
-    if is_of_another && !matches!(instance, Membership::In { .. }) {
+    if is_of_another(node, instance, shared.settings.installation.as_deref()) {
         return false;
     }
     let is_noticed = node.instance.as_ref().is_some_and(|it| !shared.notices.about(it).is_empty());

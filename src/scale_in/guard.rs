@@ -33,7 +33,7 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
     }
     if wanted && !marked {
         // Mark first, so that no guard is left behind.
-        return s.patch(plan, node_patch::guard(s.node, true), Vec::new());
+        return s.patch(plan, node_patch::guard(s.node, true, s.installation()), Vec::new());
     }
     let Some(pods) = s.pods else { return };
     let daemons = pods.values().filter(|pod| pod.daemon.is_some() && !pod.finished);
@@ -47,7 +47,7 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
         });
     }
     if !wanted && left.is_empty() {
-        s.patch(plan, node_patch::guard(s.node, false), Vec::new());
+        s.patch(plan, node_patch::guard(s.node, false, s.installation()), Vec::new());
     }
 }
 

@@ -81,8 +81,8 @@ pub(super) fn effective_limit(
     held: Option<HeldBy<'_>>,
 ) -> Option<Timestamp> {
     let by_rules = deadline::limit(s.our_limit, record, held)?;
-    // A record that is not believed moves no limit.
-    if s.memory.claims.not_believed().is_some() {
+    // Somebody's record moves no limit. One over a record of ours has the limit of that.
+    if s.memory.claims.is_limit_claimed() {
         return Some(by_rules);
     }
     let had = record.release_by;

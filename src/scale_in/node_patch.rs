@@ -2,7 +2,8 @@
 //!
 //! One write puts on the record, the cordon, cluster-autoscaler's own taint with a fresh value, and the label that takes the
 //! Node out of load balancers. They are restored if somebody removes them, and taken off if the scale-in is cancelled. The
-//! annotation `ebbtide/marks` lists what we put on; the rest is left alone. It says as well that AWS was told to terminate the instance.
+//! annotation `ebbtide/marks` lists what we put on; the rest is left alone. It says as well that AWS was told to terminate the instance,
+//! and which installation has put it on.
 
 use std::collections::BTreeSet;
 
@@ -63,6 +64,12 @@ pub(super) fn marks(node: &NodeView) -> BTreeSet<Mark> {
     Mark::ALL.into_iter().filter(|mark| words.contains(&mark.as_str())).collect()
 }
 
+/// Which installation has put on what the Node lists. `None`: one without a Lease, or an old version.
+pub(super) fn marked_by(node: &NodeView) -> Option<&str> {
+    // No mark has a slash, and the name of every installation has one.
+    node.marks.as_deref()?.split(',').map(str::trim).find(|word| word.contains('/'))
+}
+
 /// What nobody else puts on. The cordon may be anybody's.
 fn evident_marks(node: &NodeView) -> BTreeSet<Mark> {
     let is_label = node.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS) == Some(LABEL_VALUE);
@@ -70,8 +77,8 @@ fn evident_marks(node: &NodeView) -> BTreeSet<Mark> {
     evident.into_iter().flatten().collect()
 }
 
-/// The list of these marks, and of what a newer version has put on the Node: that one takes it off again.
-fn marks_value(node: &NodeView, marks: &BTreeSet<Mark>) -> Value {
+/// The list of these marks, and of what a newer version has put on the Node: that one takes it off again. `by`: this installation.
+fn marks_value(node: &NodeView, marks: &BTreeSet<Mark>, by: Option<&str>) -> Value {
     let listed = node.marks.as_deref().unwrap_or_default();
     let is_newer = |word: &&str| {
         let is_word =
@@ -79,8 +86,12 @@ fn marks_value(node: &NodeView, marks: &BTreeSet<Mark>) -> Value {
         is_word && Mark::ALL.iter().all(|mark| mark.as_str() != *word)
     };
     let newer = listed.split(',').map(str::trim).filter(is_newer).take(NEWER);
-    let words: Vec<&str> = marks.iter().map(|mark| mark.as_str()).chain(newer).collect();
-    if words.is_empty() { Value::Null } else { json!(words.join(",")) }
+    let mut words: Vec<&str> = marks.iter().map(|mark| mark.as_str()).chain(newer).collect();
+    if words.is_empty() {
+        return Value::Null;
+    }
+    words.extend(by);
+    json!(words.join(","))
 }
 
 /// As many words of a newer version's are kept, of this length at most.
@@ -126,7 +137,7 @@ pub(super) fn tainted_at(node: &NodeView) -> Option<Timestamp> {
 
 /// The patch that writes `record` and puts on the marks that are missing.
 pub(super) fn with_record(node: &NodeView, record: &Record, now: Timestamp) -> Value {
-    with_record_over(node, marks(node), record, now)
+    with_record_over(node, marks(node), record, record.installation.as_deref(), now)
 }
 
 /// The same of a Node that has these marks, whatever it lists.
@@ -134,12 +145,13 @@ pub(super) fn with_record_over(
     node: &NodeView,
     mut ours: BTreeSet<Mark>,
     record: &Record,
+    by: Option<&str>,
     now: Timestamp,
 ) -> Value {
     if record.terminate_at.is_some() {
         ours.insert(Mark::Told);
     }
-    let mut patch = put_on(node, ours, now).unwrap_or_else(|| based_on(node));
+    let mut patch = put_on(node, ours, by, now).unwrap_or_else(|| based_on(node));
     patch["metadata"]["annotations"][names::RECORD] = json!(record::write(record));
     patch
 }
@@ -157,7 +169,12 @@ pub(super) fn record_in(patch: &Value) -> Option<&str> {
 }
 
 /// The patch that restores missing or stale marks of a Node that has `ours`, whatever it lists; `None` if all is well.
-pub(super) fn put_on(node: &NodeView, mut ours: BTreeSet<Mark>, now: Timestamp) -> Option<Value> {
+pub(super) fn put_on(
+    node: &NodeView,
+    mut ours: BTreeSet<Mark>,
+    by: Option<&str>,
+    now: Timestamp,
+) -> Option<Value> {
     let is_open = !node.unschedulable;
     let is_reached = !node.is_out_of_load_balancers();
     let needs_taint = !has_our_taint(node) || taint_expires(node).is_none_or(|expires| expires <= now);
@@ -190,7 +207,7 @@ pub(super) fn put_on(node: &NodeView, mut ours: BTreeSet<Mark>, now: Timestamp) 
         let others = node.taints.iter().filter(|taint| taint.key != names::TO_BE_DELETED);
         patch["spec"]["taints"] = json!(others.chain([&fresh]).collect::<Vec<_>>());
     }
-    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours);
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours, by);
     Some(patch)
 }
 
@@ -215,7 +232,7 @@ pub(super) fn without_record(node: &NodeView) -> Value {
 }
 
 /// The patch that takes off the record and what the scale-in put on, which is `ours`.
-pub(super) fn take_off(node: &NodeView, mut ours: BTreeSet<Mark>) -> Value {
+pub(super) fn take_off(node: &NodeView, mut ours: BTreeSet<Mark>, by: Option<&str>) -> Value {
     let mut patch = based_on(node);
     if ours.remove(&Mark::Cordon) {
         patch["spec"]["unschedulable"] = Value::Null;
@@ -229,7 +246,7 @@ pub(super) fn take_off(node: &NodeView, mut ours: BTreeSet<Mark>) -> Value {
     }
     ours.remove(&Mark::Told);
     patch["metadata"]["annotations"][names::RECORD] = Value::Null;
-    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours);
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours, by);
     patch
 }
 
@@ -252,7 +269,7 @@ pub(super) fn end_cordon(node: &NodeView, open: bool) -> Value {
 }
 
 /// The patch that notes on the Node whether its DaemonSet pods may carry our guard.
-pub(super) fn guard(node: &NodeView, on: bool) -> Value {
+pub(super) fn guard(node: &NodeView, on: bool, by: Option<&str>) -> Value {
     let mut ours = marks(node);
     if on {
         ours.insert(Mark::Guard);
@@ -260,7 +277,7 @@ pub(super) fn guard(node: &NodeView, on: bool) -> Value {
         ours.remove(&Mark::Guard);
     }
     let mut patch = based_on(node);
-    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours);
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(node, &ours, by);
     patch
 }
 

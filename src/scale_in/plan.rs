@@ -9,7 +9,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::context::is_on_its_way_in;
+use super::context::{is_of_another, is_on_its_way_in};
 use super::deadline::{self, HeldBy};
 use super::events::ScaleInEvent;
 use super::membership::{Membership, SETTLED_AFTER};
@@ -30,6 +30,10 @@ use crate::k8s::{GroupName, InstanceId, names};
 /// What to do for the node now.
 pub fn plan(s: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
+    if is_of_another(s.node, &s.instance, s.installation()) {
+        // Its worker may have begun before that could be told, as by a request.
+        return plan;
+    }
     if !s.is_primary {
         twins::secondary(s, &mut plan);
         guard::guard(s, &mut plan);
@@ -496,6 +500,7 @@ fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         Some(lost) => Record {
             cause: lost.cause,
             requested_at: s.noted(lost.requested_at),
+            release_by: lost.release_by.map(|at| s.noted(at)),
             limited_since: lost.limited_since.map(|at| s.noted(at)),
             terminate_at: lost.terminate_at.map(|at| s.noted(at)),
             void_termination: lost.void_termination.map(|at| s.noted(at)),
@@ -561,7 +566,7 @@ const OTHERS_TAKE_IT_UP: SignedDuration = SignedDuration::from_secs(10);
 
 fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let (Membership::In { group, lifecycle, seen }, Some(instance)) = (&s.instance, &s.node.instance) else {
-        return not_ours(s, plan);
+        return not_ours(s, request, plan);
     };
     if *lifecycle == Lifecycle::Retained {
         return begin_for_retained(s, group, plan);
@@ -622,11 +627,15 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
 }
 
 /// Answers a request on a Node whose instance is in none of our groups.
-fn not_ours(s: &Situation<'_>, plan: &mut Plan) {
+fn not_ours(s: &Situation<'_>, request: Request, plan: &mut Plan) {
     let Membership::Elsewhere { seen } = s.instance else { return release::announce_undescribed(s, plan) };
     // Closed for a scale-in whose record this request replaced while nobody looked.
     if s.has_scale_in_marks() {
         return without_record(s, plan);
+    }
+    // One that waits for its turn has been taken up, by us only if we have seen its group.
+    if request.since.is_some() && s.memory.first_group.is_none() {
+        return;
     }
     if !s.has_come(later(s.record_seen, OTHERS_TAKE_IT_UP), plan) {
         return;
@@ -677,7 +686,12 @@ fn release_of_surplus_instance(s: &Situation<'_>) -> Release {
 fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut Plan) {
     let installation = s.settings.installation.clone();
     let mut record = Record { ends_at: end_of(s, &record.instance), installation, ..record };
-    record.release_by = deadline::limit(s.our_limit, &record, held);
+    record.release_by = if record.requested_at < s.now {
+        // It goes on.
+        limit::effective_limit(s, &record, held)
+    } else {
+        deadline::limit(s.our_limit, &record, held)
+    };
     let event = draining(s, &record);
     s.enter(plan, &record, Phase::Draining, event);
 }

@@ -138,7 +138,12 @@ impl Situation<'_> {
             // Our taint replaces the one that shows this drain, from which DaemonSet pods are to be guarded.
             marks.insert(Mark::Guard);
         }
-        node_patch::with_record_over(self.node, marks, record, self.taint_now)
+        node_patch::with_record_over(self.node, marks, record, self.installation(), self.taint_now)
+    }
+
+    /// This installation.
+    pub(super) fn installation(&self) -> Option<&str> {
+        self.settings.installation.as_deref()
     }
 
     /// Whether cluster-autoscaler drains the node.
@@ -148,7 +153,7 @@ impl Situation<'_> {
 
     /// The patch that takes off the record and what the scale-in put on.
     pub(super) fn take_off(&self) -> Value {
-        node_patch::take_off(self.node, self.marks())
+        node_patch::take_off(self.node, self.marks(), self.installation())
     }
 
     /// What we have put on the Node, even if somebody has removed it from the Node's own list.
@@ -176,7 +181,8 @@ impl Situation<'_> {
         if self.is_away() {
             return;
         }
-        if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.taint_now) {
+        if let Some(patch) = node_patch::put_on(self.node, self.marks(), self.installation(), self.taint_now)
+        {
             let is_opened = !self.node.unschedulable && node_patch::has_our_taint(self.node);
             let told = if is_opened { self.unless_told(events::closed_again()) } else { Vec::new() };
             self.patch(plan, patch, told);

@@ -9,7 +9,7 @@ use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::groups::selector::Selectors;
 use ebbtide::sim::aws::Operation;
-use ebbtide::sim::cluster::{Cluster, Fault, Verb, budget, daemon_set, pod};
+use ebbtide::sim::cluster::{Cluster, Event, Fault, NodeChange, Verb, budget, daemon_set, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::world::World;
@@ -21,10 +21,11 @@ use tracing::Level;
 
 use crate::journal_queries::{
     TERMINATE, asked, decrements, eviction_requests, has_exited, in_phase, is_asked, is_released, last_exit,
-    notes, phase_at, released_at,
+    moments, notes, phase_at, released_at,
 };
 use crate::metrics::value;
-use crate::scene::{Cause, Machine, Scene, held_group, seconds};
+use crate::notices::{causes, is_cordoned, told};
+use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 use crate::status::get;
 
 /// The configuration of the program in another pod.
@@ -161,7 +162,20 @@ async fn a_leader_whose_own_node_goes_hands_over_before_its_pod_is_asked_and_tri
     }
 }
 
-/// Another Lease, and groups of its own: what the first one's records say is none of its business.
+/// Another installation, with a Lease and groups of its own.
+fn another(scene: &Scene) -> Program {
+    let election = config().election.map(|candidate| Candidate { lease: "another".into(), ..candidate });
+    let selectors = Selectors::parse([""; 0], ["asg:tag=of-another"]).expect("well-formed");
+    Program::start(&scene.world, Config { election, selectors, ..other() })
+}
+
+/// The same, which has led for a while.
+async fn another_that_leads(scene: &Scene) -> Program {
+    let another = another(scene);
+    scene.pass_some(seconds(120)).await;
+    another
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_installations_in_a_cluster_leave_each_others_nodes_alone() {
     for cause in [Cause::Group, Cause::Autoscaler, Cause::Operator] {
@@ -170,15 +184,84 @@ async fn two_installations_in_a_cluster_leave_each_others_nodes_alone() {
         scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
         scene.scale_in(&machine, cause).await;
         scene.until(|w| is_asked(w, "web")).await;
-        let election = config().election.map(|candidate| Candidate { lease: "another".into(), ..candidate });
-        let selectors = Selectors::parse([""; 0], ["asg:tag=of-another"]).expect("well-formed");
-        let _another = Program::start(&scene.world, Config { election, selectors, ..other() });
+        let _another = another(&scene);
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
         assert_eq!(notes(&scene.world, &machine, "ScaleInNotBelieved"), [""; 0]);
         assert_eq!(notes(&scene.world, &machine, "ScaleInFlushing").len(), 1);
         assert!(scene.world.aws.calls(TERMINATE) <= 1);
     }
+}
+
+/// How often something that ebbtide has written on the Node was taken off.
+fn taken_off(world: &World, machine: &Machine) -> usize {
+    let is_ours = |change: &NodeChange| matches!(change, NodeChange::AnnotationRemoved(key) if key.starts_with("ebbtide/"));
+    let such = |e: &Event| matches!(e, Event::NodeChanged { node, changes } if *node == machine.name && changes.iter().any(is_ours));
+    moments(world, such).len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_another_installation_sees_first_is_carried_out_by_the_one_whose_group_it_is() {
+    let scene = Scene::with(held_group(3, 60)).await;
+    let _another = another_that_leads(&scene).await;
+    let machines = &scene.machines()[..2];
+    for (n, machine) in machines.iter().enumerate() {
+        scene.run([pod(&*format!("web-{n}")).on(&machine.name).grace(300).exits_after(200)]).await;
+    }
+    // The second one waits for its turn.
+    for machine in machines {
+        scene.scale_in(machine, Cause::Operator).await;
+    }
+    for machine in machines {
+        scene.until_gone(machine).await;
+        scene.assert_left_well(machine);
+        assert_eq!(notes(&scene.world, machine, "ScaleInDraining").len(), 1);
+        assert_eq!(
+            (notes(&scene.world, machine, "ScaleInNotPossible"), taken_off(&scene.world, machine)),
+            (vec![], 0)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_guards_of_a_candidate_of_another_installation_stay_and_its_scale_in_is_not_called_off() {
+    let scene = Scene::with(group(3)).await;
+    let _another = another_that_leads(&scene).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+    scene.taint(&machine, "DeletionCandidateOfClusterAutoscaler").await;
+    let guards = |w: &World| {
+        w.cluster
+            .count(|entry| matches!(&entry.what, Event::Request { verb: Verb::Patch, resource: "pods", .. }))
+    };
+    scene.until(|w| guards(w) > 0).await;
+    scene.pass_some(seconds(600)).await;
+    assert_eq!((guards(&scene.world), taken_off(&scene.world, &machine)), (1, 0));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(notes(&scene.world, &machine, "ScaleInCancelled"), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interruption_after_a_recommendation_is_left_to_the_installation_whose_group_it_is() {
+    let world = World::new(1);
+    let (_, config) = told(&world, config());
+    let scene = Scene::on(world, held_group(3, 60), config).await;
+    let _another = another_that_leads(&scene).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(40)]).await;
+    scene.world.aws.recommend_rebalance(&machine.instance);
+    scene.until(|w| is_cordoned(w, &machine)).await;
+    scene.pass_some(seconds(120)).await;
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.until_gone(&machine).await;
+    assert!(has_exited(&scene.world, "web"));
+    assert_eq!(notes(&scene.world, &machine, "ScaleInDraining").len(), 1);
+    assert_eq!(
+        (causes(&scene.world, &machine), taken_off(&scene.world, &machine)),
+        (vec!["spot-interruption".to_owned()], 0)
+    );
 }
 
 /// Its small calls still work: it would keep the Lease, and see nothing of what the other accepts.

@@ -79,7 +79,7 @@ fn what_a_person_writes_over_an_interrupted_drain_changes_nothing() {
 /// The drain of an interrupted instance that another process has called off, and a request that came then.
 fn requested_after_a_restart(word: &str) -> Scene {
     let mut scene = interrupted_before_a_restart();
-    scene.patch(&node_patch::take_off(&scene.view(), node_patch::marks(&scene.view())));
+    scene.patch(&node_patch::take_off(&scene.view(), node_patch::marks(&scene.view()), None));
     let view = scene.view();
     scene.memory.claims.see(&view, false, scene.now);
     scene.annotated(word)

@@ -1,6 +1,6 @@
 //! What people do to a Node in the middle of it, and cluster-autoscaler.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::scene::*;
 use crate::aws::Lifecycle;
@@ -10,7 +10,7 @@ use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::events::{self, ScaleInEvent};
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
-use crate::scale_in::record::{Cause, Release};
+use crate::scale_in::record::{self, Cause, Record, Release};
 use crate::scale_in::turn::Turn;
 
 #[test]
@@ -21,7 +21,7 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
         scene.plan();
         assert_eq!((scene.record().cause, scene.record().release), (Cause::Operator, release));
         assert_eq!(scene.record().installation, scene.settings.installation, "whose it is");
-        assert_eq!(scene.view().marks.as_deref(), Some("cordon,load-balancer,taint"));
+        assert_eq!(scene.view().marks.as_deref(), Some("cordon,load-balancer,taint,kube-system/ebbtide"));
     }
     // The group is at its minimum: the request waits until it is not.
     let mut scene = node().annotated("now");
@@ -44,6 +44,67 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
     scene.undescribed_since = None;
     scene.instance = Membership::Elsewhere { seen: at(10) };
     assert_eq!(reasons(&scene.plan()), ["ScaleInNotPossible"]);
+}
+
+/// Which has groups of its own, and may have taken the Node up or put things on it at any time.
+#[test]
+fn what_another_installation_has_put_on_a_node_of_its_own_stays() {
+    let theirs = Some("theirs/ebbtide".to_owned());
+    let planned = |mut scene: Scene| {
+        scene.settings.installation.clone_from(&theirs);
+        scene.plan();
+        scene.memory = Memory::default();
+        scene
+    };
+    let begun = || planned(node().annotated("now"));
+    let with = |annotation: Value| {
+        let mut scene = begun();
+        scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: annotation } } }));
+        scene
+    };
+    for installation in [None, Some("ours/ebbtide".to_owned()), theirs.clone()] {
+        let is_theirs = installation == theirs;
+        let record = begun().record();
+        let of_an_earlier_machine = Record { instance: "i-2".into(), ..record.clone() };
+        let records = [record, of_an_earlier_machine].map(|record| json!(record::write(&record)));
+        let annotations = records.into_iter().chain([json!("now"), json!("nonsense"), json!(null)]);
+        let guarded = planned(node().tainted(names::DELETION_CANDIDATE));
+        let scenes = annotations.map(with).chain([guarded]);
+        for (n, mut scene) in scenes.enumerate() {
+            scene.settings.installation.clone_from(&installation);
+            scene.from_another_run = false;
+            let before = scene.node.clone();
+            for _ in 0..4 {
+                scene.later(60);
+                scene.instance = Membership::Elsewhere { seen: scene.now };
+                let plan = scene.plan();
+                assert!(is_theirs || plan.actions.is_empty(), "{n}: {plan:?}");
+            }
+            assert_eq!(scene.node == before, !is_theirs, "{n} {installation:?}");
+        }
+        // A group that both have, or an installation under another name.
+        let mut scene = with(json!(null));
+        scene.settings.installation = installation;
+        scene.plan();
+        assert_eq!((spec(&scene), scene.view().marks), ((false, vec![], false), None));
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_its_turn_has_been_taken_up_by_whoever_has_its_group() {
+    let mut scene = node().annotated("now since 2023-11-14T22:00:00Z");
+    for (seconds, instance, told) in [
+        (20, Membership::Elsewhere { seen: at(20) }, vec![]),
+        (0, in_group(Lifecycle::Standby), vec![]),
+        (20, Membership::Elsewhere { seen: at(40) }, vec!["ScaleInNotPossible"]),
+    ] {
+        scene.later(seconds);
+        scene.instance = instance;
+        scene.turn = Turn::waits(1, 3);
+        let plan = scene.plan();
+        let reasons: Vec<_> = reasons(&plan).into_iter().filter(|it| *it == "ScaleInNotPossible").collect();
+        assert_eq!(reasons, told, "{plan:?}");
+    }
 }
 
 /// Or the hook would hold it until it times out, and its pods would be cut off.

@@ -285,6 +285,42 @@ fn a_limit_of_ours_that_passed_while_nobody_led_counts_anew_and_one_too_close_ta
     assert_eq!(led_again(7_200, 1_800).1, 3_600);
 }
 
+/// The leader before it noted a moment by a clock that is behind, or the watch was slow; and the first write does not work.
+#[test]
+fn a_limit_that_passed_while_nobody_led_counts_anew_for_a_standby_that_saw_the_record_late() {
+    let scene = node().with(pod("web").labelled("web")).budget("web", 0, "7");
+    let mut scene = scene.by_autoscaler().until(3_600);
+    for (phase, noted, seen) in [(Phase::Flushing, 5, 5), (Phase::Draining, 10, 12)] {
+        let record = scene.record().entering(phase, at(noted));
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        scene.memory.claims.see(&scene.view(), true, at(seen));
+    }
+    assert!(scene.memory.claims.not_believed().is_some());
+    (scene.now, scene.leads_since) = (at(7_200), at(7_200));
+    scene.memory.failed(&Task::Node, scene.now, None);
+    let plan = scene.plan();
+    assert_eq!((deletions(&plan), plan.writes_node()), (vec![], false), "no moment that has passed");
+    scene.later(10);
+    scene.plan();
+    assert_eq!((scene.record().phase, scene.record().release_by), (Phase::Draining, Some(at(10_800))));
+}
+
+/// As when an old copy of its annotations is applied.
+#[test]
+fn what_somebody_writes_over_a_record_brings_no_limit_back_that_was_moved() {
+    for (leads_since, by) in [(7_200, 10_800), (3_590, 3_663)] {
+        let (mut scene, told) = led_again(60, leads_since);
+        assert_eq!(told, by);
+        scene.plan();
+        scene.from_another_run = false;
+        scene.later(30);
+        let old = Record { release_by: Some(at(3_600)), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &old, scene.now));
+        let plan = scene.plan();
+        assert_eq!((deletions(&plan), scene.record().release_by), (vec![], Some(at(by))), "{leads_since}");
+    }
+}
+
 /// The option was not set when it began.
 #[test]
 fn a_limit_that_is_not_on_record_counts_from_the_request_whoever_leads() {

@@ -19,7 +19,7 @@ fn a_drain_is_reported_when_it_begins_when_all_have_left_and_when_it_is_called_o
     scene.plan();
     assert_eq!(scene.reports, [DrainState::InProgress, DrainState::Drained]);
     let view = scene.view();
-    scene.patch(&node_patch::take_off(&view, node_patch::marks(&view)));
+    scene.patch(&node_patch::take_off(&view, node_patch::marks(&view), None));
     scene.plan();
     scene.plan();
     assert_eq!(scene.reports, [DrainState::InProgress, DrainState::Drained, DrainState::Cancelled]);

@@ -298,6 +298,38 @@ fn a_record_that_was_taken_off_once_aws_was_told_goes_on_as_it_was_under_the_hoo
 }
 
 #[test]
+fn taking_the_record_off_under_the_hook_brings_back_no_limit_that_passed_before_it_was_set() {
+    for is_set_before in [true, false] {
+        let mut scene = node().hooked(600).asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        shown(&mut scene, Lifecycle::TerminatingWait);
+        scene.held_since = Some(at(0));
+        scene.put(pod("web").grace(600).labelled("web"));
+        scene.set_budget("web", 0, "7");
+        scene.plan();
+        scene.now = at(7_200);
+        let timeout = Some(Duration::from_mins(30));
+        if is_set_before {
+            scene.settings.drain_timeout = timeout;
+            scene.plan();
+        }
+        let record = scene.record();
+        let limit = if is_set_before { record.release_by } else { Some(at(7_260 + 613)) };
+        assert!(limit.is_some_and(|limit| limit >= at(7_200 + 613)), "the pod's grace fits: {limit:?}");
+        scene.later(60);
+        scene.settings.drain_timeout = timeout;
+        scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+        scene.memory.lost = Some(record);
+        scene.plan();
+        assert_eq!(
+            (scene.record().requested_at, scene.record().release_by),
+            (at(0), limit),
+            "{is_set_before}"
+        );
+        assert_eq!(deletions(&scene.plan()), [], "{is_set_before}");
+    }
+}
+
+#[test]
 fn marks_of_a_cancelled_scale_in_stay_on_a_node_whose_instance_goes_anyway() {
     let mut scene = node().by_autoscaler();
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));

@@ -295,7 +295,9 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
         }
         let labels = node.metadata.labels.iter().flatten().map(|(key, _)| key.clone());
         left.extend(labels.filter(|key| key == names::EXCLUDE_FROM_LOAD_BALANCERS && !is_noticed));
-        let marks = annotation(node, names::MARKS).filter(|marks| !is_guarded || *marks != "guard");
+        // The guard, and the name of the installation.
+        let is_guard = |marks: &str| marks.split(',').all(|word| word == "guard" || word.contains('/'));
+        let marks = annotation(node, names::MARKS).filter(|marks| !is_guarded || !is_guard(marks));
         left.extend(marks.map(|marks| format!("{}={marks}", names::MARKS)));
         left.extend(
             annotation(node, names::CORDON).filter(|_| !is_noticed).map(|_| names::CORDON.to_owned()),
