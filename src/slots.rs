@@ -44,6 +44,15 @@ impl fmt::Display for Peer {
     }
 }
 
+/// One connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// Its number among all to the port.
+    number: u64,
+}
+
 /// The places for connections.
 #[derive(Debug)]
 pub struct Slots {
@@ -147,9 +156,9 @@ impl<IO> Bounded<IO> {
         Self { io, slot, shed, too_old: Box::pin(sleep(age)) }
     }
 
-    /// Who is at the other end.
-    pub fn peer(&self) -> Peer {
-        self.slot.peer
+    /// Which connection it is.
+    pub fn connection(&self) -> Connection {
+        Connection { peer: self.slot.peer, number: self.slot.id }
     }
 
     /// Fails if the connection is to end; otherwise wakes the task when it is.

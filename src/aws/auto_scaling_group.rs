@@ -27,6 +27,9 @@ pub struct AutoScalingGroup {
     pub max: i32,
     /// Desired capacity.
     pub desired: i32,
+    /// What the description says of it, where that is not the size that ebbtide has set since and another description has shown: this one is
+    /// from before, or somebody has set the earlier size again.
+    pub described_desired: Option<i32>,
     /// Instances in every state. The warm pool's are included only if the group returns instances to it.
     pub instances: Vec<Instance>,
     /// Availability zones, in AWS's order.
@@ -188,6 +191,7 @@ impl AutoScalingGroup {
             min: from.min_size.unwrap_or(0),
             max: from.max_size.unwrap_or(0),
             desired: from.desired_capacity.unwrap_or(0),
+            described_desired: None,
             instances,
             zones,
             zone_ids,

@@ -63,7 +63,7 @@ impl Provider {
         let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
         let asked_at = self.clock.wall();
-        let Described { mut group, larger } = match self.describe(deadline, group).await {
+        let Described { mut group, or } = match self.describe(deadline, group).await {
             // Nothing can be set any more once the time is up.
             Err(error) if !deadline.has_passed() => self.seen_recently(group, error)?,
             described => described?,
@@ -71,7 +71,7 @@ impl Provider {
         let name = group.asg.name.clone();
         let described = group.asg.desired;
         // One node too many costs money for a while; a smaller size, set by mistake, costs nodes.
-        let from = larger.unwrap_or(described);
+        let from = or.map_or(described, |or| or.max(described));
         Arc::make_mut(&mut group.asg).desired = from;
         let to = decide(&group)?;
         self.set(deadline, &group, to, self.sizing.raise(&lock, from, to, asked_at)).await?;
@@ -82,7 +82,7 @@ impl Provider {
                 "the group grows by less than cluster-autoscaler asked for: its maximum has room for no more"
             );
         }
-        if larger.is_some() {
+        if described < from {
             // Descriptions may show the lower size for a while.
             self.groups
                 .changed(self.clock.now(), Change::Desired { group: name.clone(), from: described, to });
@@ -114,7 +114,8 @@ impl Provider {
             error = %chain(&error),
             "AWS did not describe the group in time: growing it from the size in the last refresh"
         );
-        Ok(Described { group: Group::clone(&*group(&view, name)?), larger: None })
+        let group = Group::clone(&*group(&view, name)?);
+        Ok(Described { or: group.asg.described_desired, group })
     }
 
     /// The size of a group that grows by `delta`.
@@ -308,16 +309,16 @@ impl Provider {
         let seen = group(&view, name)?;
         let group = deadline.call("describing the group", self.sizing.current(&seen)).await??;
         self.groups.learn(&view, &group.asg, asked, self.clock.now());
-        let larger = size_in_doubt(&view, &group.asg, asked);
-        Ok(Described { group, larger })
+        let or = size_in_doubt(&view, &group.asg, asked);
+        Ok(Described { group, or })
     }
 
-    /// Refuses a description that may be older than the last look: a size lowered from it could be far too low for the group as it is.
+    /// Refuses a size that is in doubt: one lowered from it could be far too low for the group as it is.
     fn refuse_doubtful(&self, described: &Described) -> Result<(), RpcError> {
-        let Some(seen) = described.larger else { return Ok(()) };
+        let Some(or) = described.or else { return Ok(()) };
         self.groups.refresh_soon();
         let asg = &described.group.asg;
-        Err(RpcError::SizeInDoubt { group: asg.name.clone(), seen, described: asg.desired })
+        Err(RpcError::SizeInDoubt { group: asg.name.clone(), sizes: [or, asg.desired] })
     }
 
     /// Waits for the call that sets the size.
@@ -401,8 +402,8 @@ impl Provider {
 /// A group as AWS describes it now.
 struct Described {
     group: Group,
-    /// What the last look says of its size, if that may be the newer of the two.
-    larger: Option<i32>,
+    /// The size that it may have instead ([`size_in_doubt`]).
+    or: Option<i32>,
 }
 
 const RECORDING: &str = "recording the scale-in";

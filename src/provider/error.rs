@@ -75,18 +75,16 @@ pub enum RpcError {
     /// The size does not allow it.
     #[error(transparent)]
     Size(#[from] SizeError),
-    /// One of two descriptions of the group is from before the other, and which is not known.
+    /// One description of the group is from before another one, or before a size of ours; or somebody has set that again.
     #[error(
-        "AWS described group {group} with desired capacity {seen} a moment ago and {described} now, and one of the two descriptions is \
-         out of date: its size is not lowered until the next refresh"
+        "the desired capacity may be {} or {}: AWS's description of group {group} is out of date, or somebody has changed it in the last \
+         minute; it is not lowered while that is not known", sizes[0], sizes[1]
     )]
     SizeInDoubt {
         /// Name of the group.
         group: GroupName,
-        /// Its desired capacity by the last look.
-        seen: i32,
-        /// The same by the description that was asked for since.
-        described: i32,
+        /// What its desired capacity may be.
+        sizes: [i32; 2],
     },
     /// AWS did not read or change the size.
     #[error("the size of the group could not be read or changed")]
@@ -247,7 +245,7 @@ mod tests {
             (RpcError::NodesUnknown, Code::Unavailable),
             (RpcError::Unclear("i-1".into()), Code::Unavailable),
             (RpcError::MayBeTerminated("i-1".into()), Code::Unavailable),
-            (RpcError::SizeInDoubt { group: "g".into(), seen: 8, described: 2 }, Code::Unavailable),
+            (RpcError::SizeInDoubt { group: "g".into(), sizes: [8, 2] }, Code::Unavailable),
             (RpcError::NodesOutdated("i-1".into()), Code::Unavailable),
             (delta.into(), Code::InvalidArgument),
             (above.into(), Code::FailedPrecondition),

@@ -15,7 +15,7 @@ use tonic::transport::server::Connected;
 use super::Tls;
 use super::listen::Io;
 use super::refusals::{Reason, RefusedClients};
-use crate::slots::{Bounded, Peer, Slots};
+use crate::slots::{Bounded, Connection, Peer, Slots};
 use crate::telemetry::{RateLimit, chain};
 
 /// Longest handshake: it is two round trips and a signature.
@@ -38,10 +38,10 @@ const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 const ACCEPT_ERRORS_EVERY: Duration = Duration::from_mins(1);
 
 impl Connected for Bounded<Box<dyn Io>> {
-    type ConnectInfo = Peer;
+    type ConnectInfo = Connection;
 
-    fn connect_info(&self) -> Peer {
-        self.peer()
+    fn connect_info(&self) -> Connection {
+        self.connection()
     }
 }
 

@@ -77,6 +77,19 @@ struct OfGroup {
     without_errors_until: Option<Timestamp>,
 }
 
+impl OfGroup {
+    /// Updates it: the group is like this now. One made anew under the name of another has nothing of that but the names it has been given,
+    /// by which cluster-autoscaler may know missing instances of the other.
+    fn follow(&mut self, group: &Arc<AutoScalingGroup>, now: Timestamp) {
+        if self.numbers.seen.as_ref().is_some_and(|seen| group.is_another(seen)) {
+            let next = self.numbers.next;
+            let numbers = Numbers { next, was_lowered: true, ..Numbers::default() };
+            *self = Self { numbers, ..Self::default() };
+        }
+        self.numbers.follow(group, now);
+    }
+}
+
 /// An instance that a group misses.
 #[derive(Debug, PartialEq)]
 struct Missing {
@@ -175,7 +188,7 @@ impl Placeholders {
         let Some(snapshot) = groups.latest() else { return };
         all.retain(|name, _| snapshot.groups.contains_key(name) || snapshot.gone.contains_key(name));
         for group in snapshot.groups.values() {
-            all.entry(group.asg.name.clone()).or_default().numbers.follow(&group.asg, now);
+            all.entry(group.asg.name.clone()).or_default().follow(&group.asg, now);
         }
     }
 
@@ -191,7 +204,7 @@ impl Placeholders {
         let found = look()?;
         let asg = &found.as_ref().asg;
         let known = all.entry(asg.name.clone()).or_default();
-        known.numbers.follow(asg, now);
+        known.follow(asg, now);
         let names = known.numbers.names();
         Ok((found, names))
     }
@@ -347,6 +360,20 @@ mod tests {
             numbers.follow(&group(0..3, 1), at(second));
             assert_eq!(numbers.names(), [left], "{second}");
         }
+    }
+
+    #[test]
+    fn a_group_that_is_made_anew_has_nothing_of_the_one_that_had_its_name_but_gives_no_name_again() {
+        let (placeholders, now) = (Placeholders::default(), NOW + Duration::from_mins(15));
+        let look = |arn: &str, live, missing| {
+            let asg = AutoScalingGroup { arn: arn.into(), ..AutoScalingGroup::clone(&group(live, missing)) };
+            of(&placeholders, &Group { asg: Arc::new(asg), ..Group::default() })
+        };
+        assert_eq!(look("arn:1", 0..3, 2), [3, 4]);
+        placeholders.refused(&"".into(), Refusal::Lasts, now);
+        assert_eq!(look("arn:2", 0..0, 2), [5, 6]);
+        assert!(!placeholders.is_refused(&"".into(), now));
+        assert_eq!(look("arn:2", 5..6, 1), [6]);
     }
 
     /// Or one who looked before another did, and counts after that one, would see instances leave and come.

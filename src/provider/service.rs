@@ -26,6 +26,7 @@ use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::{GroupName, ProviderId};
 use crate::prices::Prices;
 use crate::scale_in::ScaleIns;
+use crate::slots::Connection;
 use crate::telemetry::{RateLimit, chain};
 use crate::template::{self, TemplateError, devices};
 
@@ -156,16 +157,16 @@ impl Provider {
 
     /// A question about sizes is asked, perhaps in the middle of a loop that began at another process. Without a view to answer from, fails
     /// at once.
-    async fn asked(&self) -> Result<(), RpcError> {
+    async fn asked(&self, over: Option<Connection>) -> Result<(), RpcError> {
         self.view()?;
-        self.visits.asked(&self.groups, &self.clock).await;
+        self.visits.asked(over, &self.groups, &self.clock).await;
         Ok(())
     }
 
     /// A change is asked for, likewise.
-    fn asked_to_change(&self) -> Result<(), RpcError> {
+    fn asked_to_change(&self, over: Option<Connection>) -> Result<(), RpcError> {
         self.view()?;
-        self.visits.asked_to_change(&self.groups, &self.clock);
+        self.visits.asked_to_change(over, &self.groups, &self.clock);
         Ok(())
     }
 
@@ -334,6 +335,11 @@ impl Provider {
     }
 }
 
+/// What a request came over.
+fn connection<T>(request: &Request<T>) -> Option<Connection> {
+    request.extensions().get().copied()
+}
+
 #[tonic::async_trait]
 impl CloudProvider for Provider {
     async fn node_groups(
@@ -399,11 +405,11 @@ impl CloudProvider for Provider {
         self.answer(Rpc::Cleanup, About::default(), async { Ok(CleanupResponse {}) }).await
     }
 
-    async fn refresh(&self, _: Request<RefreshRequest>) -> Result<Response<RefreshResponse>, Status> {
+    async fn refresh(&self, request: Request<RefreshRequest>) -> Result<Response<RefreshResponse>, Status> {
         self.answer(Rpc::Refresh, About::default(), async {
             // Without groups, newer versions would go on, and forget their scale-ups under way.
             self.view()?;
-            self.visits.received(&self.groups, &self.clock).await;
+            self.visits.received(connection(&request), &self.groups, &self.clock).await;
             Ok(RefreshResponse {})
         })
         .await
@@ -415,7 +421,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
         let id = &request.get_ref().id;
         self.answer(Rpc::NodeGroupTargetSize, About::group(id), async {
-            self.asked().await?;
+            self.asked(connection(&request)).await?;
             let view = self.view()?;
             let target_size = self.figure(&view, group_in(&view, id)?).target_size;
             Ok(NodeGroupTargetSizeResponse { target_size })
@@ -427,9 +433,9 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupIncreaseSizeRequest>,
     ) -> Result<Response<NodeGroupIncreaseSizeResponse>, Status> {
-        let request = request.get_ref();
+        let (over, request) = (connection(&request), request.get_ref());
         self.answer(Rpc::NodeGroupIncreaseSize, About::group(&request.id), async {
-            self.asked_to_change()?;
+            self.asked_to_change(over)?;
             self.increase_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupIncreaseSizeResponse {})
         })
@@ -440,9 +446,9 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupDeleteNodesRequest>,
     ) -> Result<Response<NodeGroupDeleteNodesResponse>, Status> {
-        let request = request.get_ref();
+        let (over, request) = (connection(&request), request.get_ref());
         self.answer(Rpc::NodeGroupDeleteNodes, About::nodes(&request.id, &request.nodes), async {
-            self.asked_to_change()?;
+            self.asked_to_change(over)?;
             self.delete_nodes(&request.id, &request.nodes).await?;
             Ok(NodeGroupDeleteNodesResponse {})
         })
@@ -453,9 +459,9 @@ impl CloudProvider for Provider {
         &self,
         request: Request<NodeGroupDecreaseTargetSizeRequest>,
     ) -> Result<Response<NodeGroupDecreaseTargetSizeResponse>, Status> {
-        let request = request.get_ref();
+        let (over, request) = (connection(&request), request.get_ref());
         self.answer(Rpc::NodeGroupDecreaseTargetSize, About::group(&request.id), async {
-            self.asked_to_change()?;
+            self.asked_to_change(over)?;
             self.decrease_target_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupDecreaseTargetSizeResponse {})
         })
@@ -468,7 +474,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupNodesResponse>, Status> {
         let id = &request.get_ref().id;
         self.answer(Rpc::NodeGroupNodes, About::group(id), async {
-            self.asked().await?;
+            self.asked(connection(&request)).await?;
             self.instances(id)
         })
         .await

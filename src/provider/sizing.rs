@@ -64,6 +64,11 @@ impl Sizing {
         // AWS's description may lag behind what we have just set.
         let mut asg = self.protection.brought_up_to_date(found.ok_or_else(missing)?);
         self.selectors.tighten(&mut asg);
+        if !self.selectors.selects(&asg) || self.selectors.is_of_another_cluster(&asg) {
+            // Somebody has taken its tag off: its size is no longer ours to change.
+            let size = group.asg.desired;
+            (asg.min, asg.max, asg.desired, asg.described_desired) = (size, size, size, None);
+        }
         Ok(Group { asg: Arc::new(asg), ..group.clone() })
     }
 

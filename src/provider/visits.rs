@@ -17,8 +17,10 @@ use parking_lot::Mutex;
 use super::deadline::{CALL_WITHIN, Deadline};
 use crate::clock::{Clock, elapsed};
 use crate::groups::Groups;
+use crate::slots::Connection;
 
-/// cluster-autoscaler was elsewhere if it has not called for this long: three of its loops.
+/// cluster-autoscaler was elsewhere if it calls over another connection than before and has not called for this long: three of its loops.
+/// While it computes it may be silent for longer, and keeps its connection, which leads to one process.
 const AWAY: Duration = Duration::from_secs(30);
 
 /// For this long after cluster-autoscaler came from another process, changes it asked of that process may not show: what was sent when that
@@ -32,45 +34,38 @@ pub(super) struct Visits(Mutex<Visit>);
 #[derive(Clone, Copy, Debug, Default)]
 struct Visit {
     last: Option<Timestamp>,
+    /// What it called over then.
+    connection: Option<Connection>,
     /// When it came from elsewhere, until the groups have been looked at since.
     unseen: Option<Timestamp>,
-    /// When it came last after it had stayed away for longer than one of its loops takes.
+    /// When it came last from elsewhere.
     came: Timestamp,
-    /// When its last loop began.
-    began: Option<Timestamp>,
-    /// How long after the one before.
-    usual: Duration,
-}
-
-impl Visit {
-    /// Whether it stays away for longer than between two of its loops.
-    fn is_missing(&self, now: Timestamp) -> bool {
-        self.last.is_none_or(|last| elapsed(last, now) >= AWAY.max(self.usual * 3 / 2))
-    }
+    has_refreshed: bool,
 }
 
 impl Visits {
     /// cluster-autoscaler is here. If it was away, and the groups have not been looked at since it came, waits for that; not for
     /// longer than an RPC may take.
-    pub(super) async fn received(&self, groups: &Groups, clock: &Clock) {
+    pub(super) async fn received(&self, connection: Option<Connection>, groups: &Groups, clock: &Clock) {
         let now = clock.now();
-        if let Some(came) = self.note(now, true) {
+        if let Some(came) = self.note(now, connection, true) {
             self.look(came, now, groups).await;
         }
     }
 
     /// The same for a question about sizes. A loop asks many: if AWS does not answer, together they wait no longer than one Refresh.
-    pub(super) async fn asked(&self, groups: &Groups, clock: &Clock) {
+    pub(super) async fn asked(&self, connection: Option<Connection>, groups: &Groups, clock: &Clock) {
         let now = clock.now();
-        if let Some(came) = self.note(now, false).filter(|came| elapsed(*came, now) < CALL_WITHIN) {
+        if let Some(came) = self.note(now, connection, false).filter(|came| elapsed(*came, now) < CALL_WITHIN)
+        {
             self.look(came, now, groups).await;
         }
     }
 
     /// The same for a change, which waits for no look: AWS describes the group for it. One begins, for what is asked next.
-    pub(super) fn asked_to_change(&self, groups: &Groups, clock: &Clock) {
+    pub(super) fn asked_to_change(&self, connection: Option<Connection>, groups: &Groups, clock: &Clock) {
         let now = clock.now();
-        if self.note(now, false) == Some(now) {
+        if self.note(now, connection, false) == Some(now) {
             groups.refresh_at_once();
         }
     }
@@ -89,18 +84,14 @@ impl Visits {
 
     /// Returns when it came from elsewhere, if the groups have not been looked at since. `begins`: it is a Refresh. The first one counts as
     /// from elsewhere whatever was asked before: that may have been a person.
-    fn note(&self, now: Timestamp, begins: bool) -> Option<Timestamp> {
+    fn note(&self, now: Timestamp, connection: Option<Connection>, begins: bool) -> Option<Timestamp> {
         let mut visit = self.0.lock();
-        let is_first = begins && visit.began.is_none();
-        if is_first || visit.is_missing(now) {
-            visit.came = now;
-        }
-        if begins {
-            let before = visit.began.replace(now);
-            visit.usual = before.map_or(Duration::ZERO, |before| elapsed(before, now));
-        }
-        if visit.last.replace(now).is_none_or(|last| is_first || elapsed(last, now) >= AWAY) {
-            visit.unseen = Some(now);
+        let is_first = begins && !std::mem::replace(&mut visit.has_refreshed, true);
+        let is_same = connection.is_some() && visit.connection == connection;
+        let was_away = visit.last.is_none_or(|last| !is_same && elapsed(last, now) >= AWAY);
+        (visit.last, visit.connection) = (Some(now), connection);
+        if is_first || was_away {
+            (visit.came, visit.unseen) = (now, Some(now));
         }
         visit.unseen
     }
@@ -127,8 +118,8 @@ mod tests {
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
         assert!(visits.may_be_unseen(at(0)), "it was never here");
         for &(second, expected) in seconds {
-            visits.note(at(second), true);
-            visits.note(at(second + 2), false);
+            visits.note(at(second), None, true);
+            visits.note(at(second + 2), None, false);
             assert_eq!(visits.may_be_unseen(at(second + 3)), expected, "{second}");
         }
     }
@@ -144,21 +135,15 @@ mod tests {
     }
 
     #[test]
-    fn loops_that_take_a_minute_or_five_are_no_visits_to_another_process() {
-        loops(&[(0, true), (60, true), (120, true), (180, true), (240, false), (300, false), (600, true)]);
-        loops(&[(0, true), (300, true), (600, false), (901, false)]);
-    }
-
-    #[test]
     fn an_autoscaler_in_mid_loop_came_from_elsewhere() {
         let visits = Visits::default();
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
         for second in (0..200).step_by(10) {
-            visits.note(at(second), true);
+            visits.note(at(second), None, true);
         }
-        visits.note(at(219), false);
+        visits.note(at(219), None, false);
         assert!(!visits.may_be_unseen(at(219)));
-        visits.note(at(249), false);
+        visits.note(at(249), None, false);
         assert!(visits.may_be_unseen(at(249)));
     }
 
@@ -168,12 +153,12 @@ mod tests {
         for begins in [false, true] {
             let visits = Visits::default();
             let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
-            assert_eq!(visits.note(at(0), begins), Some(at(0)));
+            assert_eq!(visits.note(at(0), None, begins), Some(at(0)));
             assert!(visits.may_be_unseen(at(149)), "{begins}");
             visits.looked(at(0));
-            assert_eq!(visits.note(at(5), false), None, "it was looked since");
+            assert_eq!(visits.note(at(5), None, false), None, "it was looked since");
             let first_refresh = (!begins).then_some(at(10));
-            assert_eq!(visits.note(at(10), true), first_refresh);
+            assert_eq!(visits.note(at(10), None, true), first_refresh);
             assert_eq!(visits.may_be_unseen(at(155)), !begins);
         }
     }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use ebbtide::groups::Snapshot;
-use ebbtide::sim::aws::{Event, HookSpec, LaunchFailure};
+use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LaunchFailure, Timing};
+use ebbtide::sim::span::Span;
 use ebbtide::telemetry::captured::{self, Log};
 use tracing::Level;
 
-use crate::world::{ours, world};
+use crate::world::{TAG, ours, world};
 
 /// How often the log has these words.
 fn told(log: &Log, words: &str) -> usize {
@@ -41,6 +42,25 @@ async fn launches_that_fail_are_told_when_they_begin_to_and_when_they_work() {
         assert!(fail.contains(part), "{part} in {fail}");
     }
     assert!(work.contains("INFO") && work.contains("launches of the group fail no more"), "{work}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_made_anew_has_no_failure_of_the_one_that_had_its_name() {
+    let mut world = world([ours("dry").size(0, 9, 0)]).await;
+    world.run();
+    world.until(|snapshot| snapshot.groups.len() == 1).await;
+    world.sim.fail_launches("dry", LaunchFailure::InsufficientCapacity, u32::MAX);
+    world.aws.set_desired(&"dry".into(), 3).await.expect("is within its bounds");
+    world.groups.refresh_soon();
+    let before = world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
+    world.sim.remove_group("dry");
+    // Its first instances take their time.
+    let timing = Timing { launch: Span::exactly(Duration::from_hours(1)), ..Timing::default() };
+    world.sim.add_group(GroupSpec::named("dry").tag(TAG, "").timing(timing).size(0, 9, 2));
+    world.groups.refresh_soon();
+    let is_another = |snapshot: &Snapshot| snapshot.groups["dry"].asg.is_another(&before.groups["dry"].asg);
+    let anew = world.until(is_another).await;
+    assert_eq!((anew.groups["dry"].asg.live().count(), anew.groups["dry"].failure.clone()), (0, None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -167,7 +167,9 @@ fn provider(clock: Clock, aws: &Aws) -> Provider {
     let metrics = RpcMetrics::register(&mut Registry::default());
     let (aws, running) = (ebbtide::aws::Aws::at(aws_client(Arc::new(aws.clone()))), Running::default());
     let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&known), clock.clone()));
-    let sizing = Sizing::new(aws, Selectors::default(), Arc::clone(&known), protection, running.clone());
+    let selectors = Selectors::parse(["0:10:web".to_owned(), format!("0:{}:full", i32::MAX)], [""; 0]);
+    let selectors = selectors.expect("well-formed");
+    let sizing = Sizing::new(aws, selectors, Arc::clone(&known), protection, running.clone());
     Provider::new(known, Arc::new(Leaving::default()), sizing, running, clock, metrics)
         .with_zero_startup_time(true)
 }

@@ -439,6 +439,21 @@ async fn a_size_that_a_person_lowers_meanwhile_counts_after_five_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_size_that_somebody_sets_back_is_not_lowered_to_what_has_come_by_then() {
+    let scene = Scene::on(World::plain(1), [group(GROUP, 3)]).await;
+    scene.short_of(3).await;
+    scene.decrease(-3).await.expect("lowered");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    // Of the three that somebody wants after all, one comes.
+    scene.world.aws.script(|state, now| {
+        state.set_desired(GROUP, 6, now);
+        state.launch_now(GROUP, now);
+    });
+    tokio::time::sleep(GONE).await;
+    assert_eq!((scene.desired(), scene.in_service(GROUP).len(), scene.protected()), (6, 4, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn instances_that_come_before_others_go_are_no_surplus_for_good_after_a_size_went_down() {
     let scene = Scene::with([group(GROUP, 5)]).await;
     scene.short_of(1).await;

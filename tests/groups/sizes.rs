@@ -15,7 +15,7 @@ use ebbtide::sim::aws::{
     Timing, Trouble, WarmPoolSpec, Which,
 };
 use ebbtide::sim::http::aws_client;
-use ebbtide::sim::program::config;
+use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use k8s_openapi::api::core::v1::Node;
@@ -83,7 +83,7 @@ async fn a_size_that_may_be_from_before_somebody_raised_it_is_not_lowered_and_no
     for refused in refused {
         let refused = refused.expect_err("the size is in doubt");
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-        assert!(refused.message().contains("desired capacity 8 a moment ago and 2 now"), "{refused}");
+        assert!(refused.message().contains("desired capacity may be 8 or 2"), "{refused}");
     }
     assert_eq!((scene.desired(), scene.target().await), (8, 8));
     scene.world.aws.no_more_trouble();
@@ -401,6 +401,26 @@ async fn a_group_that_a_service_operates_has_no_room_either_way_and_nothing_is_a
     for change in [Operation::SetDesiredCapacity, Operation::TerminateInstanceInAutoScalingGroup] {
         assert_eq!(scene.world.aws.calls(change), 0, "{change}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_size_of_a_group_whose_tag_is_off_is_left_alone_while_a_node_of_it_leaves() {
+    let scene = Scene::on(World::plain(1), [group(GROUP, 2)]).await;
+    scene.occupy(900).await;
+    scene.delete(GROUP, vec![scene.node_of(&scene.in_service(GROUP)[0])]).await.expect("accepted");
+    scene.short_of(2).await;
+    scene.world.aws.untag_group(GROUP, TAG);
+    // Before a refresh has seen it, and after.
+    for seen in [false, true] {
+        if seen {
+            tokio::time::sleep(SOON).await;
+        }
+        assert_eq!(code(&scene.decrease(-1).await), Code::Ok, "an error would end the loop");
+        assert_eq!(code(&scene.delete(GROUP, vec![placeholder(2)]).await), Code::Ok);
+        assert_eq!(code(&scene.increase(1).await), Code::FailedPrecondition, "seen: {seen}");
+        assert_eq!((scene.desired(), scene.target().await), (4, 3), "seen: {seen}");
+    }
+    assert_eq!(scene.world.aws.calls(Operation::SetDesiredCapacity), 1, "its growth before that");
 }
 
 #[tokio::test(start_paused = true)]

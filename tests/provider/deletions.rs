@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use ebbtide::aws::Lifecycle;
 use ebbtide::groups::Group;
-use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
+use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest, RefreshRequest};
 use ebbtide::sim::aws::{Lose, Operation, Refusal, State, Trouble, Which};
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use tonic::Code;
 
-use crate::world::{Asked, With as _, World, code, failure, node, placeholders, unregistered, web};
+use crate::world::{Asked, GROUP, With as _, World, code, failure, node, placeholders, unregistered, web};
 
 const TERMINATE: Operation = Operation::TerminateInstanceInAutoScalingGroup;
 
@@ -251,4 +251,24 @@ async fn an_error_of_aws_about_placeholders_stops_the_batch_before_it_has_begun(
     assert_eq!(world.target_size().await, 4);
     world.aws.throttle_next(Operation::DescribeAutoScalingGroups, 0);
     world.delete(placeholders(2..3)).await.expect("given up");
+}
+
+/// As where it computes for most of some loops.
+#[tokio::test(start_paused = true)]
+async fn an_autoscaler_that_is_silent_for_most_of_every_other_loop_has_not_been_elsewhere() {
+    let world = World::with(three()).registered(&["i-1"]);
+    let mut client = world.client().await;
+    for seconds in [12, 50].repeat(4) {
+        world.refresh_view();
+        client.refresh(RefreshRequest {}).await.expect("answered");
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+    }
+    let request =
+        |instance| NodeGroupDeleteNodesRequest { id: GROUP.into(), nodes: vec![unregistered(instance)] };
+    client.node_group_delete_nodes(request("i-2")).await.expect("terminated");
+    // Over another connection it may have come from anywhere.
+    tokio::time::advance(Duration::from_secs(50)).await;
+    let answer = world.client().await.node_group_delete_nodes(request("i-3")).await;
+    assert_eq!(code(&answer), Code::Unavailable, "{answer:?}");
+    assert_eq!(world.asked(), [terminated("i-2")]);
 }

@@ -349,17 +349,23 @@ async fn accelerators_are_named_as_in_the_in_tree_provider() {
 async fn refresh_asks_for_a_look_at_once_if_cluster_autoscaler_was_away_and_does_not_wait_for_long() {
     let world = World::with(web(0));
     let mut client = world.client().await;
-    // Seconds from one Refresh to the next, whether the groups are looked at meanwhile, and whether it asks for a look.
+    // Seconds from one Refresh to the next, whether it comes over another connection, whether the groups are looked at meanwhile, and
+    // whether it asks for a look.
     let table = [
-        (1, false, true),
+        (1, false, false, true),
         // Nobody has looked since it came.
-        (10, false, true),
-        (10, true, false),
-        (29, false, false),
-        (30, false, true),
-        (120, true, true),
+        (10, true, false, true),
+        (10, true, true, false),
+        (29, true, false, false),
+        (30, false, false, false),
+        (30, true, false, true),
+        (120, true, true, true),
+        (600, false, true, false),
     ];
-    for (passed, is_looked_at, asks) in table {
+    for (passed, is_over_another, is_looked_at, asks) in table {
+        if is_over_another {
+            client = world.client().await;
+        }
         if is_looked_at {
             tokio::time::advance(Duration::from_secs(1)).await;
             world.publish([web(0)]);

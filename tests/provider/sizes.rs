@@ -9,7 +9,7 @@ use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use tonic::Code;
 
-use crate::world::{Asked, GROUP, With as _, World, code, web};
+use crate::world::{Asked, GROUP, With as _, World, code, unregistered, web};
 
 fn set(from: u32, to: u32, protect: &[&str]) -> Asked {
     Asked::Set { from, to, protect: protect.iter().map(|id| (*id).to_owned()).collect() }
@@ -64,6 +64,43 @@ async fn an_instance_that_came_in_between_is_not_given_up() {
     let world = World::seen(web(2).in_service(&["i-1"]), &web(2).in_service(&["i-1", "i-2"]));
     assert_eq!(code(&world.decrease(-1).await), Code::Ok);
     assert!(world.is_untouched());
+}
+
+/// A description with the size before ours, after one that has shown ours: it is old, or somebody has set that size again.
+#[tokio::test(start_paused = true)]
+async fn a_size_that_somebody_has_set_again_is_neither_lowered_nor_grown_from_the_smaller() {
+    let sized = |size| web(size).in_service(&["i-1", "i-2", "i-3", "i-4"]);
+    let world = World::with(sized(8)).visited().await;
+    let desired = || world.aws.group(GROUP).expect("there").desired;
+    world.decrease(-3).await.expect("lowered");
+    world.publish([sized(5)]);
+    world.aws.set_desired(GROUP, 8);
+    let is_not_lowered = async |sizes: &str| {
+        let placeholder = world.listed().await.pop().expect("one is missing");
+        for refused in [world.decrease(-1).await, world.delete(vec![unregistered(&placeholder)]).await] {
+            let refused = refused.expect_err("the size is in doubt");
+            assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+            assert!(refused.message().contains(sizes), "{refused}");
+        }
+    };
+    is_not_lowered("desired capacity may be 8 or 5").await;
+    world.increase(1).await.expect("grown");
+    assert_eq!((desired(), world.target_size().await), (9, 9));
+    // Somebody takes that back.
+    world.publish([sized(9)]);
+    world.aws.set_desired(GROUP, 8);
+    is_not_lowered("desired capacity may be 8 or 9").await;
+
+    // A refresh has seen it before AWS describes nothing.
+    let world = World::with(sized(8)).visited().await;
+    world.decrease(-3).await.expect("lowered");
+    for size in [5, 8] {
+        world.publish([sized(size)]);
+    }
+    world.aws.set_desired(GROUP, 8);
+    world.aws.hang(&[Operation::DescribeAutoScalingGroups], true);
+    world.increase(1).await.expect("grown");
+    assert_eq!(world.aws.group(GROUP).expect("there").desired, 9);
 }
 
 /// From 1.36 on cluster-autoscaler takes a scale-up back when it is late, as many as it was for, however many of those have come.

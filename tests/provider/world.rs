@@ -267,8 +267,8 @@ impl World {
         let adapter = ebbtide::aws::Aws::at(aws_client(Arc::new(aws.clone())));
         let protection = Arc::new(Protection::new(adapter.clone(), Arc::clone(&groups), clock.clone()));
         let running = Running::default();
-        let sizing =
-            Sizing::new(adapter, Selectors::default(), Arc::clone(&groups), protection, running.clone());
+        let selectors = Selectors::parse([format!("0:1000:{GROUP}")], [""; 0]).expect("well-formed");
+        let sizing = Sizing::new(adapter, selectors, Arc::clone(&groups), protection, running.clone());
         let mut registry = Registry::default();
         let metrics = RpcMetrics::register(&mut registry);
         if let Some(prices) = &prices {

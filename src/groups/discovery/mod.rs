@@ -213,6 +213,7 @@ impl Discovery {
         memory.warm_pools.note("warm pools", outcome.err().as_ref());
         for name in memory.made_anew(&described) {
             self.hooks.forget(name);
+            memory.shortages.forget(name);
         }
         let (described, has_launched) = memory.remember(described);
         if has_launched {
@@ -387,14 +388,11 @@ impl Discovery {
 
 impl Memory {
     /// Names that are another group's than in the last refresh: that one was deleted meanwhile.
-    fn made_anew<'a>(
-        &'a self,
-        described: &'a BTreeMap<GroupName, Arc<AutoScalingGroup>>,
-    ) -> impl Iterator<Item = &'a GroupName> {
+    fn made_anew<'a>(&self, described: &'a BTreeMap<GroupName, Arc<AutoScalingGroup>>) -> Vec<&'a GroupName> {
         let is_another = |group: &AutoScalingGroup| {
             self.described.get(&group.name).is_some_and(|known| group.is_another(known))
         };
-        described.iter().filter(move |(_, group)| is_another(group)).map(|(name, _)| name)
+        described.iter().filter(|(_, group)| is_another(group)).map(|(name, _)| name).collect()
     }
 
     /// Keeps the descriptions for the next refresh, unchanged ones once. Returns them, and whether an instance has come into a group that

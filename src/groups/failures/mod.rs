@@ -145,6 +145,11 @@ impl Shortages {
         self.looked_at = Some(now);
     }
 
+    /// Forgets a group that is gone: another one has its name.
+    pub fn forget(&mut self, group: &GroupName) {
+        self.short.remove(group);
+    }
+
     /// Groups whose activities should be read now, with the time back to which they count. Those read longest ago come first.
     pub fn due(&self, now: Timestamp) -> Vec<(GroupName, Timestamp)> {
         let mut due: Vec<_> = self

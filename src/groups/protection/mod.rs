@@ -166,9 +166,10 @@ impl Protection {
             self.pending.was_not_set(group, before, pending::HOLD);
             return self.pending.notify();
         };
-        let set = match protected {
-            Ok(Some(seen)) if seen.desired != from => {
-                Err(in_progress(format!("somebody else has set its desired capacity to {}", seen.desired)))
+        let described = protected.map(|seen| seen.map(|seen| seen.described_desired.unwrap_or(seen.desired)));
+        let set = match described {
+            Ok(Some(size)) if size != from => {
+                Err(in_progress(format!("somebody else has set its desired capacity to {size}")))
             }
             // A dry run tells which size it would have set.
             Ok(_) | Err(AwsError::DryRun { .. }) => self.set(group, to, asked_at).await,
@@ -251,9 +252,9 @@ impl Protection {
             )));
         }
         let (now, view) = (self.clock.now(), self.groups.latest());
-        if let Some(larger) = view.and_then(|view| size_in_doubt(&view, &seen, now)) {
+        if let Some(or) = view.and_then(|view| size_in_doubt(&view, &seen, now)) {
             return Err(in_progress(format!(
-                "its desired capacity was {larger} a moment ago, and is described as {} now",
+                "its desired capacity may be {or} or {}: a description is out of date, or somebody has changed it",
                 seen.desired
             )));
         }
@@ -290,14 +291,15 @@ impl Protection {
         }
     }
 
-    /// Raises the size, if it is still the one we set, to the number of live instances: one launched after we lowered it. Not above what
-    /// it was before: any instance beyond that replaces one that is still to go, and the group would keep one too many for good.
+    /// Raises the size, if it is still described as the one we set, to the number of live instances: one launched after we lowered it. A
+    /// description of another size may be from before, or somebody may have set that since. Not above what it was before: any instance beyond that replaces one that is still to go, and the group would keep one too many for good.
     /// Returns whether live ≤ desired.
     async fn raise(&self, seen: &AutoScalingGroup, pending: &PendingRelease) -> Result<bool, AwsError> {
         let live = |group: &AutoScalingGroup| group.live().count() as i32;
         let raised = |group: &AutoScalingGroup| {
             let to = pending.from.map_or(group.desired, |most| live(group).min(group.max).min(most));
-            (pending.size == Some(group.desired) && to > group.desired).then_some(to)
+            let is_ours = pending.size == Some(group.desired) && group.described_desired.is_none();
+            (is_ours && to > group.desired).then_some(to)
         };
         if raised(seen).is_none() {
             return Ok(live(seen) <= seen.desired);

@@ -93,19 +93,23 @@ struct Accepted {
     change: Change,
     /// The group before it.
     before: Option<Arc<Group>>,
-    /// Whether it is a size that we have raised, and that nothing has shown yet.
-    is_unseen_raise: bool,
+    /// Whether it is a size that we have set, and that nothing has shown yet.
+    is_unseen: bool,
 }
 
 impl Accepted {
-    /// Whether a description shows this raised size or a later one: it has at least that size, less the instances that lived before and no
-    /// longer do, which may have lowered it since.
-    fn is_seen_in(&self, base: &Snapshot) -> bool {
-        let Change::Desired { to, group, .. } = &self.change else { return false };
-        let lives = |id: &InstanceId| base.instance(id).is_some_and(|(_, found)| found.lifecycle.is_live());
-        let before = self.before.iter().flat_map(|before| before.asg.live());
-        let ended = before.filter(|instance| !lives(&instance.id)).count();
-        base.groups.get(group).is_some_and(|group| explains(group.asg.desired, ended, *to))
+    /// Notes whether a description of its group shows this size or a later one. It shows a raised one if it has at least that size, less the
+    /// instances that lived before and no longer do, which may have lowered it since.
+    fn look_for_it_in(&mut self, asg: &AutoScalingGroup) {
+        let Change::Desired { from, to, .. } = &self.change else { return };
+        let is_shown = if from < to {
+            let live: BTreeSet<&InstanceId> = asg.live().map(|instance| &instance.id).collect();
+            let before = self.before.iter().flat_map(|before| before.asg.live());
+            explains(asg.desired, before.filter(|instance| !live.contains(&instance.id)).count(), *to)
+        } else {
+            asg.desired <= *to
+        };
+        self.is_unseen &= !is_shown;
     }
 
     /// Whether it was accepted for a group that had this one's name before it.
@@ -117,7 +121,7 @@ impl Accepted {
     fn lasts(&self) -> Duration {
         match &self.change {
             Change::Terminated { .. } => ENDS_WITHIN,
-            _ if self.is_unseen_raise => RAISED_WITHIN,
+            Change::Desired { from, to, .. } if self.is_unseen && from < to => RAISED_WITHIN,
             Change::Desired { .. } => SHOWN_WITHIN,
         }
     }
@@ -131,13 +135,12 @@ fn explains(described: i32, ended: usize, larger: i32) -> bool {
 impl Changes {
     /// A change of ours. `view`: the groups before it.
     pub(super) fn push(&mut self, at: Timestamp, change: Change, view: Option<&Snapshot>) {
-        let is_raise = matches!(change, Change::Desired { from, to, .. } if from < to);
         if let Change::Desired { group, from, to } = &change
             && to < from
         {
             self.lower_unseen_raises(group, *to);
         }
-        self.push_as(at, change, view, is_raise);
+        self.push_as(at, change, view, true);
     }
 
     /// What a description asked for at `asked` shows that others have done. Of a size that we have set since, it knows nothing.
@@ -157,19 +160,19 @@ impl Changes {
         }
     }
 
-    fn push_as(&mut self, at: Timestamp, change: Change, view: Option<&Snapshot>, is_unseen_raise: bool) {
+    fn push_as(&mut self, at: Timestamp, change: Change, view: Option<&Snapshot>, is_unseen: bool) {
         let before = view.and_then(|view| view.groups.get(change.group())).cloned();
-        self.0.push(Accepted { at, change, before, is_unseen_raise });
+        self.0.push(Accepted { at, change, before, is_unseen });
     }
 
     /// Lowers raises to `size` that no description has shown yet.
     fn lower_unseen_raises(&mut self, group: &GroupName, size: i32) {
-        for earlier in self.0.iter_mut().filter(|earlier| earlier.is_unseen_raise) {
+        for earlier in self.0.iter_mut().filter(|earlier| earlier.is_unseen) {
             if let Change::Desired { group: of, from, to } = &mut earlier.change
                 && of == group
+                && from < to
             {
                 *to = size.min(*to);
-                earlier.is_unseen_raise = from < to;
             }
         }
     }
@@ -182,7 +185,9 @@ impl Changes {
             base.instance(instance).is_none_or(|(_, found)| found.lifecycle != Lifecycle::InService)
         };
         for accepted in &mut self.0 {
-            accepted.is_unseen_raise = accepted.is_unseen_raise && !accepted.is_seen_in(base);
+            if let Some(group) = base.groups.get(accepted.change.group()) {
+                accepted.look_for_it_in(&group.asg);
+            }
         }
         self.0.retain(|accepted| {
             let within = if shows_end(&accepted.change) { SHOWN_WITHIN } else { accepted.lasts() };
@@ -206,7 +211,10 @@ impl Changes {
     }
 
     /// A group described at `now`, as if the description had seen the changes.
-    pub(super) fn laid_over_group(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
+    pub(super) fn laid_over_group(&mut self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
+        for accepted in self.0.iter_mut().filter(|accepted| *accepted.change.group() == *asg.name) {
+            accepted.look_for_it_in(&asg);
+        }
         let counts = |accepted: &&Accepted| elapsed(accepted.at, now) < accepted.lasts();
         let recent: Vec<_> = self.0.iter().filter(counts).collect();
         let mut group = Group { asg: Arc::new(asg), ..Group::default() };
@@ -236,17 +244,27 @@ fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
     };
     let shown = changes.iter().rposition(is_shown);
     let live: BTreeSet<InstanceId> = group.asg.live().map(|i| i.id.clone()).collect();
-    for (n, Accepted { at, change, before, .. }) in changes.into_iter().enumerate() {
+    let mut described = group.asg.desired;
+    for (n, Accepted { at, change, before, is_unseen }) in changes.into_iter().enumerate() {
         if shown.is_none_or(|shown| n > shown) || !matches!(change, Change::Desired { .. }) {
-            apply(group, change, (before.as_deref(), &live), *at >= taken_at);
+            if let Change::Desired { from, to, .. } = change
+                && *is_unseen
+                && described == *from
+            {
+                described = *to;
+            }
+            apply((&mut *group, &mut described), change, (before.as_deref(), &live), *at >= taken_at);
         }
+    }
+    if described != group.asg.desired {
+        Arc::make_mut(&mut group.asg).described_desired = Some(described);
     }
 }
 
-/// `before`: the group before it. `live`: the instances that the description shows to live. `is_news`: the group was described before the
-/// change.
+/// `described`: the desired capacity by the description and terminations, and sizes that nothing has shown. `before`: the group before the change. `live`: the
+/// instances that the description shows to live. `is_news`: the group was described before the change.
 fn apply(
-    group: &mut Group,
+    (group, described): (&mut Group, &mut i32),
     change: &Change,
     (before, live): (Option<&Group>, &BTreeSet<InstanceId>),
     is_news: bool,
@@ -273,28 +291,34 @@ fn apply(
                 // AWS does not say that it lowers the capacity and changes the lifecycle state in one step: a description may show the first
                 // alone. One node too many costs money for a while; a size that is set too low costs nodes.
                 let weight = asg.weight(id);
-                let is_lowered = before.is_some_and(|before| {
+                let lowered = before.map(|before| {
                     // For those that it shows on their way out, it may have been lowered as well.
                     let ended = before.asg.live().filter(|i| !live.contains(&i.id));
                     let ended: i32 = ended.map(|i| before.asg.weight(&i.id)).sum();
                     let counts = before.asg.live().any(|i| i.id == *id);
-                    asg.desired + ended <= before.asg.desired - if counts { weight } else { 0 }
+                    before.asg.desired - ended - if counts { weight } else { 0 }
                 });
-                if *decrement && counted && !is_lowered {
-                    asg.desired -= weight;
+                for desired in [&mut asg.desired, described] {
+                    if *decrement && counted && lowered.is_none_or(|lowered| *desired > lowered) {
+                        *desired -= weight;
+                    }
                 }
             }
         }
     }
 }
 
-/// The group's size in `view`, if the description `fresh`, asked for at `now`, may be older: its size is lower, by more than the instances
-/// that it shows on their way out and the view does not. Those would prove it newer.
+/// The size that the group may have instead of that of the description `fresh`, asked for at `now`, the larger if there are two:
+/// - that in `view`, if the description may be older: its size is lower, by more than the instances that it shows on their way out and the
+///   view does not. Those would prove it newer;
+/// - that of the description itself, if one of ours [counts over it](AutoScalingGroup::described_desired).
 pub fn size_in_doubt(view: &Snapshot, fresh: &AutoScalingGroup, now: Timestamp) -> Option<i32> {
-    let seen = view.groups.get(&fresh.name).map(|seen| &seen.asg).filter(|seen| !fresh.is_another(seen))?;
-    let is_young = elapsed(view.taken_at, now) < SHOWN_WITHIN;
-    let ended = live_of(seen, terminating(fresh)).count();
-    (is_young && !explains(fresh.desired, ended, seen.desired)).then_some(seen.desired)
+    let seen = view.groups.get(&fresh.name).map(|seen| &seen.asg).filter(|seen| !fresh.is_another(seen));
+    let is_newer = |seen: &&Arc<AutoScalingGroup>| {
+        let ended = live_of(seen, terminating(fresh)).count();
+        elapsed(view.taken_at, now) < SHOWN_WITHIN && !explains(fresh.desired, ended, seen.desired)
+    };
+    seen.filter(is_newer).map(|seen| seen.desired).max(fresh.described_desired)
 }
 
 /// Whether `one` is from before `other`: an instance that lives in it is on its way out there.

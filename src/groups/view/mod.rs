@@ -156,7 +156,7 @@ impl Groups {
     /// A description of `now`, with changes of ours that it may not show yet. One that is older than the last refresh gives way to
     /// that.
     pub fn brought_up_to_date(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
-        let seen = self.seen.lock();
+        let mut seen = self.seen.lock();
         let known = seen.base.as_ref().and_then(|base| base.groups.get(&asg.name));
         let newer =
             known.filter(|known| is_older(&asg, &known.asg)).map(|known| AutoScalingGroup::clone(&known.asg));

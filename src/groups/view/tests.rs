@@ -229,6 +229,34 @@ fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_s
 }
 
 #[test]
+fn a_size_from_before_one_that_was_shown_is_told_beside_it() {
+    use Lifecycle::{InService, Terminating};
+    let groups = Groups::new(Duration::from_mins(10));
+    let both = |second, shown, states: &[Lifecycle]| {
+        let seen = snapshot(second, shown, states);
+        let described = seen.groups["g"].asg.as_ref().clone();
+        groups.publish(seen);
+        let asg = Arc::clone(&groups.latest().expect("published").groups["g"].asg);
+        assert_eq!(groups.brought_up_to_date(described, at(second)), *asg);
+        (asg.desired, asg.described_desired)
+    };
+    assert_eq!(both(0, 8, &[InService; 4]), (8, None));
+    groups.changed(at(1), Change::Desired { group: "g".into(), from: 8, to: 5 });
+    assert_eq!(both(2, 8, &[InService; 4]), (5, None), "from before: nothing has shown it yet");
+    assert_eq!(both(2, 5, &[InService; 4]), (5, None));
+    assert_eq!(both(2, 8, &[InService; 4]), (5, Some(8)), "from before, or set again since");
+    groups.changed(at(3), terminated(true));
+    assert_eq!(both(4, 8, &[InService; 4]), (4, Some(7)), "the same, and from before that");
+    assert_eq!(both(4, 5, &[InService; 4]), (4, None), "from between them");
+    assert_eq!(both(4, 4, &[Terminating, InService, InService, InService]), (4, None));
+    assert_eq!(
+        both(61, 8, &[Terminating, InService, InService, InService]),
+        (8, None),
+        "it is the truth by now"
+    );
+}
+
+#[test]
 fn a_raise_that_no_description_has_shown_counts_for_two_minutes() {
     use Lifecycle::{InService, Terminating};
     let live = &[InService, InService][..];

@@ -19,7 +19,7 @@ use tower::Service;
 
 use super::proto::expander_server::ExpanderServer;
 use super::service::Expander;
-use crate::slots::{Peer, Slots};
+use crate::slots::{Connection, Peer, Slots};
 
 /// Largest question: every pod that waits, whole, once for each group.
 pub(crate) const LARGEST_QUESTION: usize = 32 << 20;
@@ -58,7 +58,8 @@ impl Service<Request<Body>> for Questions {
     }
 
     fn call(&mut self, question: Request<Body>) -> Self::Future {
-        let peer = question.extensions().get::<Peer>().copied().unwrap_or(Peer::Local);
+        let peer =
+            question.extensions().get::<Connection>().map_or(Peer::Local, |connection| connection.peer);
         let place = self.places.take(peer);
         // A call is one message, but its stream could bring more.
         let question = question.map(|body| Body::new(Limited::new(body, PREFIX + LARGEST_QUESTION)));
