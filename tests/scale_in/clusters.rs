@@ -1,5 +1,7 @@
 //! Two clusters in one account, and a selector that finds the groups of both.
 
+use std::time::Duration;
+
 use ebbtide::config::Config;
 use ebbtide::provider::proto::{NodeGroupIncreaseSizeRequest, NodeGroupsRequest};
 use ebbtide::sim::aws::{
@@ -148,7 +150,7 @@ async fn a_retained_instance_without_a_node_is_ended_without_a_decrement_where_i
 #[tokio::test(start_paused = true)]
 async fn a_retained_instance_whose_node_comes_while_the_groups_lock_is_waited_for_is_not_ended_as_one_without()
  {
-    // When it is ended without a Node, from its beginning; then the same, with a Node a second after somebody else has got the lock.
+    // When it is ended without a Node, from its beginning; then the same, with a Node while somebody else has the lock.
     let mut ends_after = None;
     for comes in [false, true] {
         let scene = Scene::configured(held_group(2, 60), of_ours()).await;
@@ -166,18 +168,20 @@ async fn a_retained_instance_whose_node_comes_while_the_groups_lock_is_waited_fo
         };
         scene.pass_some(after - seconds(1)).await;
         let late = Which::of(&[Operation::SetDesiredCapacity]);
-        world.aws.trouble(late, Trouble::Late(seconds(2)));
+        world.aws.trouble(late, Trouble::Late(Duration::from_millis(2_500)));
         let request = NodeGroupIncreaseSizeRequest { id: "theirs".into(), delta: 1 };
         let mut client = scene.client();
         let grows = client.node_group_increase_size(request);
         let registers = async {
-            scene.pass_some(seconds(2)).await;
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
             world.cluster.add(node("late").provider_id(&format!("aws:///us-east-1a/{instance}")));
         };
         let (grown, ()) = tokio::join!(grows, registers);
         grown.expect("accepted");
-        scene.pass_some(seconds(5)).await;
+        // It is flushed first.
+        scene.pass_some(seconds(2)).await;
         assert!(world.cluster.has_node("late") && ended(world).is_empty(), "{:?}", ended(world));
+        scene.until(|w| !ended(w).is_empty()).await;
     }
 }
 

@@ -389,7 +389,8 @@ async fn what_a_group_holds_is_finished_although_it_lost_its_tag_and_ebbtide_was
         scene.scale_in(&machine, cause).await;
         scene.until(|w| is_asked(w, "web")).await;
         scene.world.aws.untag_group("web", ebbtide::sim::program::TAG);
-        scene.pass_some(seconds(10)).await;
+        // No description is from before that by then.
+        scene.pass_some(seconds(60)).await;
         scene.kill().await;
         // Nothing but the drain concerns cluster-autoscaler any more: it waits for no instance of the group's.
         scene.until_told(Result::is_ok).await;
