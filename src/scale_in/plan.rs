@@ -100,6 +100,9 @@ fn passes_for_a_scale_in(s: &Situation<'_>) -> bool {
 /// A scale-in that cluster-autoscaler requested within this time is announced by the leader, not by the replica that records it.
 const JUST_ACCEPTED: SignedDuration = SignedDuration::from_mins(1);
 
+/// A taint that is due to be renewed has been by then: another process may have to lead first.
+const RENEWED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
 /// Announces that a scale-in begins that a replica has recorded.
 fn announce_accepted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let is_new = s.now < record.requested_at + JUST_ACCEPTED && s.hook != HookState::Unknown;
@@ -400,10 +403,10 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
             }
         }
         Membership::Elsewhere { .. } => {
-            if s.has_scale_in_marks() {
-                s.patch(plan, s.take_off(), Vec::new());
-            } else {
+            if !s.has_scale_in_marks() {
                 cordon::end(s, plan);
+            } else if !is_looked_after(s, plan) {
+                s.patch(plan, s.take_off(), Vec::new());
             }
         }
         // In Terminating, load balancers let go of it first, for minutes: start before our hook holds it, and where none will.
@@ -422,6 +425,14 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         Membership::In { seen, .. } if s.has_scale_in_marks() => call_off(s, *seen, plan),
         Membership::In { group, lifecycle, .. } => begin_unasked(s, group, *lifecycle, plan),
     }
+}
+
+/// Whether a Node of which nothing says whose it is may be another installation's, which is about to put it right: that one keeps its taint
+/// fresh. An instance that we have seen in a group of ours is not.
+fn is_looked_after(s: &Situation<'_>, plan: &mut Plan) -> bool {
+    let is_unnamed = s.node.marks.is_none() && s.node.record.is_none() && s.memory.first_group.is_none();
+    let stale = node_patch::taint_expires(s.node).map(|at| later(s.ours(at), RENEWED_WITHIN));
+    is_unnamed && stale.is_some_and(|at| !s.has_come(at, plan))
 }
 
 /// Puts a node whose record somebody has taken off back into service, unless it is too late for that.

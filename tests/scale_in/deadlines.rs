@@ -98,6 +98,24 @@ async fn where_aws_takes_no_heartbeats_a_pod_that_its_budget_keeps_is_deleted_wi
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_aws_denies_heartbeats_of_a_short_hook_a_pod_that_its_budget_keeps_has_time_all_the_same() {
+    for (timeout, grace) in [(60, 8), (120, 25)] {
+        let scene = Scene::with(held_group(2, timeout)).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(grace).exits_after(grace - 2)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        let beat = Operation::RecordLifecycleActionHeartbeat;
+        scene.until(|w| w.aws.calls(beat) > 0).await;
+        scene.world.aws.deny(beat, true);
+        scene.until_gone(&machine).await;
+        let [(_, by, had)] = asked(&scene.world, "web")[..] else { panic!("asked once") };
+        assert_eq!((by, had), (By::Delete, i64::from(grace)), "{timeout}");
+        assert!(has_exited(&scene.world, "web") && !a_hook_timed_out(&scene.world), "{timeout}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn where_aws_answers_nothing_a_pod_that_its_budget_keeps_has_its_whole_grace_before_the_hook_times_out()
 {
     for (alone, cause) in [(false, Cause::Group), (true, Cause::Group), (false, Cause::Autoscaler)] {

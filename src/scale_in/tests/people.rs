@@ -90,6 +90,23 @@ fn what_another_installation_has_put_on_a_node_of_its_own_stays() {
     }
 }
 
+/// Both annotations were taken off: the one whose group it is opens the node, uncordons it and says so.
+#[test]
+fn a_node_that_nothing_says_whose_it_is_is_left_to_whoever_keeps_its_taint_fresh() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(900));
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null, names::MARKS: null } } }));
+    scene.memory = Memory::default();
+    let view = scene.view();
+    scene.memory.claims.see(&view, false, scene.now);
+    for (seconds, stays) in [(0, true), (200, true), (60, false)] {
+        scene.later(seconds);
+        scene.instance = Membership::Elsewhere { seen: scene.now };
+        scene.plan();
+        assert_eq!(scene.view().taints.is_empty(), !stays, "{:?}", scene.view());
+    }
+}
+
 #[test]
 fn a_request_that_waits_for_its_turn_has_been_taken_up_by_whoever_has_its_group() {
     let mut scene = node().annotated("now since 2023-11-14T22:00:00Z");

@@ -25,6 +25,10 @@ const ENDS_AFTER_PART: i32 = 4;
 /// ... but for no less than this.
 const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
+/// Heartbeats that AWS refuses for good are waited for no longer than the time that was left at the first one, divided by this: of a hook of a
+/// minute, half a minute is left then, which the pods need.
+const DENIED_FOR_PART: i32 = 3;
+
 /// This long after it was shown as `Terminating`, or after AWS was told to end it, an instance counts as held even if no description says
 /// so: descriptions are ten seconds apart and may be minutes old, and a heartbeat that comes too early does no harm. Half of the hook's
 /// time-out where that is shorter.
@@ -87,6 +91,8 @@ pub(super) struct Held {
     was_refused: bool,
     /// Since when it takes none, and when its hold ends by that.
     failing: Option<(Timestamp, Timestamp)>,
+    /// Whether the last one failed for a reason that does not pass by itself.
+    is_denied: bool,
     in_flight: bool,
     /// Whether this run saw the instance join its group.
     pub(super) is_new: bool,
@@ -199,6 +205,7 @@ impl Held {
             is_renewed: false,
             was_refused: false,
             failing: None,
+            is_denied: false,
             in_flight: false,
             is_new: false,
             let_go_at: None,
@@ -235,7 +242,9 @@ impl Held {
     /// From when on failures count: a try that fails then or later.
     fn fails_surely_at(&self) -> Option<Timestamp> {
         let (first, ends) = self.failing?;
-        Some(later(first, ENDS_AFTER.max(ends.duration_since(first) / ENDS_AFTER_PART)))
+        let left = ends.duration_since(first);
+        let lasts = if self.is_denied { ENDS_AFTER.min(left / DENIED_FOR_PART) } else { ENDS_AFTER };
+        Some(later(first, lasts.max(left / ENDS_AFTER_PART)))
     }
 
     /// Since when heartbeats have failed, if the last one did.
@@ -479,6 +488,7 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
                     held.since = too_early.or(held.since);
                 }
                 let first = held.failing.map_or(now, |(first, _)| first);
+                held.is_denied = error.as_ref().is_some_and(|error| !error.is_transient());
                 held.failing = error.and(ends).map(|ends| (first, ends));
                 held.in_flight = false;
                 held.stepped = Some(now);
