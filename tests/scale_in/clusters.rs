@@ -166,7 +166,7 @@ async fn a_retained_instance_whose_node_comes_while_the_groups_lock_is_waited_fo
             ends_after = Some(ended(world)[0].duration_since(began).unsigned_abs());
             continue;
         };
-        scene.pass_some(after - seconds(1)).await;
+        scene.pass_some(after.saturating_sub(seconds(1))).await;
         let late = Which::of(&[Operation::SetDesiredCapacity]);
         world.aws.trouble(late, Trouble::Late(Duration::from_millis(2_500)));
         let request = NodeGroupIncreaseSizeRequest { id: "theirs".into(), delta: 1 };
@@ -176,8 +176,8 @@ async fn a_retained_instance_whose_node_comes_while_the_groups_lock_is_waited_fo
             tokio::time::sleep(Duration::from_millis(1_500)).await;
             world.cluster.add(node("late").provider_id(&format!("aws:///us-east-1a/{instance}")));
         };
-        let (grown, ()) = tokio::join!(grows, registers);
-        grown.expect("accepted");
+        let (outcome, ()) = tokio::join!(grows, registers);
+        outcome.expect("accepted");
         // It is flushed first.
         scene.pass_some(seconds(2)).await;
         assert!(world.cluster.has_node("late") && ended(world).is_empty(), "{:?}", ended(world));

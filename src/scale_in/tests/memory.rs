@@ -46,14 +46,15 @@ fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
         memory.note_completion(&Err(throttled), at(0));
         memory.tries(&Task::Complete).may_begin_at()
     };
-    let kinds: [(&dyn Fn(u32) -> Option<Timestamp>, i128); 3] =
-        [(&of_pods, 1_000), (&of_nodes, 1_000), (&completions, 500)];
-    for (of, base) in kinds {
+    let assert_spread = |of: &dyn Fn(u32) -> Option<Timestamp>, base: i128| {
         let pause = |n| of(n).expect("no try is under way").duration_since(at(0)).as_millis() * 100 / base;
         let all: Vec<_> = (0..200).map(pause).collect();
         assert!(all.iter().all(|share| (80..=120).contains(share)), "{all:?}");
         assert!(all.iter().min() < Some(&85) && all.iter().max() > Some(&115), "{all:?}");
-    }
+    };
+    assert_spread(&of_pods, 1_000);
+    assert_spread(&of_nodes, 1_000);
+    assert_spread(&completions, 500);
 }
 
 #[test]
