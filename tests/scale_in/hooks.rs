@@ -510,7 +510,7 @@ async fn an_instance_that_never_registered_is_completed_without_a_list_of_nodes_
 #[tokio::test(start_paused = true)]
 async fn heartbeats_that_aws_denies_are_tried_at_most_four_times_a_minute_and_told_once_in_five() {
     // A hook's time-out, how long they are denied, how often they are tried.
-    for (timeout, denied, expected) in [(300, 120, 7..=9), (30, 12, 3..=5)] {
+    for (timeout, denied, expected) in [(300, 120, 7..=9), (30, 8, 2..=4)] {
         let (log, _guard) = captured::log(Level::INFO);
         let scene = Scene::with(held_group(2, timeout)).await;
         let machine = scene.first();

@@ -370,7 +370,7 @@ impl Attempts {
                 group,
                 outage_seconds,
                 error,
-                "cannot give the group its lifecycle hook: its own terminations may go undrained"
+                "cannot give the group its lifecycle hook as configured: where it has none, its own terminations go undrained"
             ),
         }
     }
