@@ -113,6 +113,11 @@ impl Cluster {
         self.requests.register(registry);
     }
 
+    /// How long the API server wants no more requests.
+    pub fn busy_for(&self) -> Duration {
+        self.requests.busy_for()
+    }
+
     /// How long the quietest long-lived watch has shown no life.
     pub fn silence(&self) -> Duration {
         self.requests.longest_silence()

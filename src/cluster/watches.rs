@@ -2,7 +2,6 @@
 //! has gone back to an older version.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::Stream;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -81,10 +80,5 @@ impl Cluster {
     /// Has the version read now: an object was older than before.
     pub fn suspect_rewind(&self) {
         self.rewinds.suspect();
-    }
-
-    /// How long the API server wants no more requests.
-    pub fn busy_for(&self) -> Duration {
-        self.requests.busy_for()
     }
 }

@@ -40,6 +40,7 @@ struct Visit {
     unseen: Option<Timestamp>,
     /// When it came last from elsewhere.
     came: Timestamp,
+    /// Whether it has begun a loop here.
     has_refreshed: bool,
 }
 

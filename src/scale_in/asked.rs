@@ -107,7 +107,7 @@ impl Asked {
     /// Notes the API server's answer to the eviction, and the budgets that covered the pod when asked.
     pub fn note_eviction(&mut self, task: &Task, answer: Answer, budgets: Vec<BudgetSeen>, now: Timestamp) {
         let tries = self.eviction.failures;
-        let pause = || jittered(task.pause_after(tries + 1), (task, tries));
+        let jittered = |pause| jittered(pause, (task, tries));
         if !matches!(answer, Answer::Busy(..) | Answer::Unsent) {
             self.put_off = 0;
         }
@@ -134,15 +134,15 @@ impl Asked {
                     return self.eviction.failed(now, pause);
                 }
                 // A webhook that says so for ever: no more often than a budget.
-                (text, Obstacle::Busy, pause.max(jittered(BLOCKED, (task, tries))))
+                (text, Obstacle::Busy, pause.max(jittered(BLOCKED)))
             }
             Answer::Blocked(text) => {
                 let longest = if budgets.is_empty() { BLOCKED } else { BLOCKED_FOR_LONG };
                 let pause = backoff(tries + 1, BLOCKED.unsigned_abs(), longest.unsigned_abs());
-                (text, Obstacle::Budget, jittered(signed(pause), (task, tries)))
+                (text, Obstacle::Budget, jittered(signed(pause)))
             }
-            Answer::Unclear(text) => (text, Obstacle::Other, pause()),
-            Answer::Unsent => return self.eviction.unsent(now, pause()),
+            Answer::Unclear(text) => (text, Obstacle::Other, jittered(task.pause_after(tries + 1))),
+            Answer::Unsent => return self.eviction.unsent(now, jittered(task.pause_after(tries + 1))),
         };
         self.refusal = Some(Refusal { budgets, text, by });
         self.eviction.failed(now, pause);

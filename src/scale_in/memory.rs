@@ -159,9 +159,13 @@ impl Memory {
     /// Notes that a try failed; the next one after `pause`, by default the usual backoff.
     pub fn failed(&mut self, task: &Task, now: Timestamp, pause: Option<SignedDuration>) {
         let failures = self.tries(task).failures + 1;
-        let pause =
-            pause.unwrap_or_else(|| jittered(task.pause_after(failures), (self.node, task, failures)));
+        let pause = pause.unwrap_or_else(|| self.jittered(task, task.pause_after(failures)));
         self.tries_mut(task).failed(now, pause);
+    }
+
+    /// A pause of this node's before it tries again.
+    fn jittered(&self, task: &Task, pause: SignedDuration) -> SignedDuration {
+        jittered(pause, (self.node, task, self.tries(task).failures))
     }
 
     /// Notes a request whose effect should show by itself. If it has not after this pause, the request is repeated.
@@ -454,7 +458,7 @@ impl Memory {
         let failures = self.tries(&Task::Complete).failures;
         let soon = || {
             let [first, longest] = COMPLETED_AGAIN.map(SignedDuration::unsigned_abs);
-            jittered(signed(backoff(failures + 1, first, longest)), (self.node, failures))
+            self.jittered(&Task::Complete, signed(backoff(failures + 1, first, longest)))
         };
         let pause = error.is_transient().then(soon);
         self.failed(&Task::Complete, now, pause);

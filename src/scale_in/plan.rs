@@ -100,9 +100,6 @@ fn passes_for_a_scale_in(s: &Situation<'_>) -> bool {
 /// A scale-in that cluster-autoscaler requested within this time is announced by the leader, not by the replica that records it.
 const JUST_ACCEPTED: SignedDuration = SignedDuration::from_mins(1);
 
-/// A taint that is due to be renewed has been by then: another process may have to lead first.
-const RENEWED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
-
 /// Announces that a scale-in begins that a replica has recorded.
 fn announce_accepted(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let is_new = s.now < record.requested_at + JUST_ACCEPTED && s.hook != HookState::Unknown;
@@ -427,10 +424,13 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
+/// A taint that is due to be renewed has been by then: another process may have to lead first.
+const RENEWED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
 /// Whether a Node of which nothing says whose it is may be another installation's, which is about to put it right: that one keeps its taint
 /// fresh. An instance that we have seen in a group of ours is not.
 fn is_looked_after(s: &Situation<'_>, plan: &mut Plan) -> bool {
-    let is_unnamed = s.node.marks.is_none() && s.node.record.is_none() && s.memory.first_group.is_none();
+    let is_unnamed = s.node.marks.is_none() && s.memory.first_group.is_none();
     let stale = node_patch::taint_expires(s.node).map(|at| later(s.ours(at), RENEWED_WITHIN));
     is_unnamed && stale.is_some_and(|at| !s.has_come(at, plan))
 }

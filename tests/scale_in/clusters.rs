@@ -11,7 +11,7 @@ use ebbtide::sim::cluster::{node, pod};
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tracing::Level;
 
 use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements, has_exited, is_asked};
@@ -120,20 +120,30 @@ async fn a_group_that_our_clusters_tag_names_needs_no_node_to_be_ours() {
     assert!(!a_hook_timed_out(&scene.world));
 }
 
+/// A retained instance without a Node in this group of theirs, and when it came.
+async fn with_a_retained_instance(group: GroupSpec) -> (Scene, String, Timestamp) {
+    let scene = Scene::configured(held_group(2, 60), of_ours()).await;
+    scene.world.kubelets("theirs", |spec| spec.boots_after(1_000_000));
+    scene.world.aws.add_group(group.retaining());
+    scene.pass_some(seconds(120)).await;
+    let instance = scene.world.aws.add_instance("theirs", LifecycleState::TerminatingRetained);
+    let began = scene.world.clock.now();
+    (scene, instance.expect("an instance"), began)
+}
+
+/// When AWS was asked to end one.
+fn ended(world: &World) -> Vec<Timestamp> {
+    aws_moments(world, |e| matches!(e, Event::Called { operation: TERMINATE, .. }))
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_retained_instance_without_a_node_is_ended_without_a_decrement_where_its_group_is_ours() {
     for is_ours in [true, false] {
-        let scene = Scene::configured(held_group(2, 60), of_ours()).await;
-        let group = theirs().retaining();
-        scene.world.kubelets("theirs", |spec| spec.boots_after(1_000_000));
-        scene.world.aws.add_group(if is_ours { group.tag(OURS, "owned") } else { group });
-        scene.pass_some(seconds(120)).await;
-        let instance = scene.world.aws.add_instance("theirs", LifecycleState::TerminatingRetained);
-        let (instance, began) = (instance.expect("an instance"), scene.world.clock.now());
+        let group = if is_ours { theirs().tag(OURS, "owned") } else { theirs() };
+        let (scene, instance, began) = with_a_retained_instance(group).await;
         let there = |w: &World| {
             w.aws.group("theirs").is_some_and(|g| g.instances.iter().any(|one| one.id == instance))
         };
-        let ended = |w: &World| aws_moments(w, |e| matches!(e, Event::Called { operation: TERMINATE, .. }));
         if is_ours {
             scene.until(|w| !there(w)).await;
             let after = ended(&scene.world)[0].duration_since(began);
@@ -150,53 +160,37 @@ async fn a_retained_instance_without_a_node_is_ended_without_a_decrement_where_i
 #[tokio::test(start_paused = true)]
 async fn a_retained_instance_whose_node_comes_while_the_groups_lock_is_waited_for_is_not_ended_as_one_without()
  {
-    // When it is ended without a Node, from its beginning; then the same, with a Node while somebody else has the lock.
-    let mut ends_after = None;
-    for comes in [false, true] {
-        let scene = Scene::configured(held_group(2, 60), of_ours()).await;
-        let (world, clock) = (&scene.world, &scene.world.clock);
-        world.kubelets("theirs", |spec| spec.boots_after(1_000_000));
-        world.aws.add_group(theirs().retaining().tag(OURS, "owned"));
-        scene.pass_some(seconds(120)).await;
-        let instance = world.aws.add_instance("theirs", LifecycleState::TerminatingRetained);
-        let (instance, began) = (instance.expect("an instance"), clock.now());
-        let ended = |w: &World| aws_moments(w, |e| matches!(e, Event::Called { operation: TERMINATE, .. }));
-        let Some(after) = ends_after.filter(|_| comes) else {
-            scene.until(|w| !ended(w).is_empty()).await;
-            ends_after = Some(ended(world)[0].duration_since(began).unsigned_abs());
-            continue;
-        };
-        scene.pass_some(after.saturating_sub(seconds(1))).await;
-        let late = Which::of(&[Operation::SetDesiredCapacity]);
-        world.aws.trouble(late, Trouble::Late(Duration::from_millis(2_500)));
-        let request = NodeGroupIncreaseSizeRequest { id: "theirs".into(), delta: 1 };
-        let mut client = scene.client();
-        let grows = client.node_group_increase_size(request);
-        let registers = async {
-            tokio::time::sleep(Duration::from_millis(1_500)).await;
-            world.cluster.add(node("late").provider_id(&format!("aws:///us-east-1a/{instance}")));
-        };
-        let (outcome, ()) = tokio::join!(grows, registers);
-        outcome.expect("accepted");
-        // It is flushed first.
-        scene.pass_some(seconds(2)).await;
-        assert!(world.cluster.has_node("late") && ended(world).is_empty(), "{:?}", ended(world));
-        scene.until(|w| !ended(w).is_empty()).await;
-    }
+    let ours = || theirs().tag(OURS, "owned");
+    let (without, _, began) = with_a_retained_instance(ours()).await;
+    without.until(|w| !ended(w).is_empty()).await;
+    let after = ended(&without.world)[0].duration_since(began).unsigned_abs();
+    // The same, with a Node while somebody else has the lock.
+    let (scene, instance, _) = with_a_retained_instance(ours()).await;
+    scene.pass_some(after.saturating_sub(seconds(1))).await;
+    let late = Which::of(&[Operation::SetDesiredCapacity]);
+    scene.world.aws.trouble(late, Trouble::Late(Duration::from_millis(2_500)));
+    let request = NodeGroupIncreaseSizeRequest { id: "theirs".into(), delta: 1 };
+    let mut client = scene.client();
+    let grows = client.node_group_increase_size(request);
+    let registers = async {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        scene.world.cluster.add(node("late").provider_id(&format!("aws:///us-east-1a/{instance}")));
+    };
+    let (outcome, ()) = tokio::join!(grows, registers);
+    outcome.expect("accepted");
+    // It is flushed first.
+    scene.pass_some(seconds(2)).await;
+    assert!(scene.world.cluster.has_node("late"));
+    assert_eq!(ended(&scene.world), []);
+    scene.until(|w| !ended(w).is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_retained_instance_without_a_node_that_aws_does_not_let_be_ended_is_told_of_and_not_at_every_try() {
     let (log, _guard) = captured::log(Level::WARN);
-    let scene = Scene::configured(held_group(2, 60), of_ours()).await;
-    scene.world.kubelets("theirs", |spec| spec.boots_after(1_000_000));
-    scene.world.aws.add_group(theirs().retaining().tag(OURS, "owned"));
-    scene.pass_some(seconds(120)).await;
+    let (scene, instance, _) = with_a_retained_instance(theirs().tag(OURS, "owned")).await;
     scene.world.aws.deny(TERMINATE, true);
-    let instance = scene.world.aws.add_instance("theirs", LifecycleState::TerminatingRetained);
-    let instance = instance.expect("an instance");
-    let tried = |w: &World| aws_moments(w, |e| matches!(e, Event::Called { operation: TERMINATE, .. })).len();
-    scene.until(|w| tried(w) == 6).await;
+    scene.until(|w| ended(w).len() == 6).await;
     let told: Vec<_> = log
         .text()
         .lines()

@@ -8,6 +8,7 @@ use ebbtide::aws::Aws;
 use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::groups::selector::Selectors;
+use ebbtide::k8s::names;
 use ebbtide::sim::aws::Operation;
 use ebbtide::sim::cluster::{Cluster, Event, Fault, NodeChange, Verb, budget, daemon_set, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
@@ -17,6 +18,7 @@ use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde_json::json;
 use tracing::Level;
 
 use crate::journal_queries::{
@@ -241,6 +243,27 @@ async fn the_guards_of_a_candidate_of_another_installation_stay_and_its_scale_in
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert_eq!(notes(&scene.world, &machine, "ScaleInCancelled"), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_annotations_are_taken_off_is_opened_and_told_of_by_the_installation_whose_group_it_is()
+{
+    let scene = Scene::with(group(3)).await;
+    let _another = another_that_leads(&scene).await;
+    for (n, machine) in scene.machines().iter().enumerate() {
+        let name = format!("web-{n}");
+        scene.run([pod(&*name).on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(machine, Cause::Operator).await;
+        scene.until(|w| is_asked(w, &name)).await;
+        let both = json!({ names::RECORD: null, names::MARKS: null });
+        scene.patch_node(machine, json!({ "metadata": { "annotations": both } })).await;
+        let is_open = |w: &World| {
+            let spec = w.cluster.node(&machine.name).and_then(|node| node.spec).unwrap_or_default();
+            !spec.unschedulable.unwrap_or_default() && spec.taints.unwrap_or_default().is_empty()
+        };
+        assert!(scene.world.until(seconds(30), is_open).await, "{n}");
+        assert_eq!(notes(&scene.world, machine, "ScaleInCancelled").len(), 1, "{n}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

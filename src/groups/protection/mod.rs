@@ -292,8 +292,8 @@ impl Protection {
     }
 
     /// Raises the size, if it is still described as the one we set, to the number of live instances: one launched after we lowered it. A
-    /// description of another size may be from before, or somebody may have set that since. Not above what it was before: any instance beyond that replaces one that is still to go, and the group would keep one too many for good.
-    /// Returns whether live ≤ desired.
+    /// description of another size may be from before, or somebody may have set that since. Not above what it was before: any instance
+    /// beyond that replaces one that is still to go, and the group would keep one too many for good. Returns whether live ≤ desired.
     async fn raise(&self, seen: &AutoScalingGroup, pending: &PendingRelease) -> Result<bool, AwsError> {
         let live = |group: &AutoScalingGroup| group.live().count() as i32;
         let raised = |group: &AutoScalingGroup| {

@@ -98,18 +98,14 @@ struct Accepted {
 }
 
 impl Accepted {
-    /// Notes whether a description of its group shows this size or a later one. It shows a raised one if it has at least that size, less the
-    /// instances that lived before and no longer do, which may have lowered it since.
+    /// Notes whether a description of its group shows this size or a later one. Instances that lived before and no longer do may have lowered
+    /// a raised one since.
     fn look_for_it_in(&mut self, asg: &AutoScalingGroup) {
         let Change::Desired { from, to, .. } = &self.change else { return };
-        let is_shown = if from < to {
-            let live: BTreeSet<&InstanceId> = asg.live().map(|instance| &instance.id).collect();
-            let before = self.before.iter().flat_map(|before| before.asg.live());
-            explains(asg.desired, before.filter(|instance| !live.contains(&instance.id)).count(), *to)
-        } else {
-            asg.desired <= *to
-        };
-        self.is_unseen &= !is_shown;
+        let live: BTreeSet<&InstanceId> = asg.live().map(|instance| &instance.id).collect();
+        let before = self.before.iter().flat_map(|before| before.asg.live());
+        let ended = before.filter(|instance| !live.contains(&instance.id)).count();
+        self.is_unseen &= !shows(asg.desired, ended, *from, *to);
     }
 
     /// Whether it was accepted for a group that had this one's name before it.
@@ -130,6 +126,11 @@ impl Accepted {
 /// Whether a size comes after a larger one, of which `ended` instances went since: each takes it down by one at most.
 fn explains(described: i32, ended: usize, larger: i32) -> bool {
     described.saturating_add(i32::try_from(ended).unwrap_or(i32::MAX)) >= larger
+}
+
+/// Whether a described size is the one that was set, or a later one, after `ended` instances have gone since.
+fn shows(described: i32, ended: usize, from: i32, to: i32) -> bool {
+    if from < to { explains(described, ended, to) } else { described <= to }
 }
 
 impl Changes {
@@ -235,8 +236,7 @@ fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
         Change::Desired { from, to, .. } => {
             let ending = group.asg.instances.iter().filter(|i| !may_end(i.lifecycle));
             let ended = accepted.before.as_ref().map_or(0, |before| live_of(&before.asg, ending).count());
-            let desired = group.asg.desired;
-            ended > 0 && if from < to { explains(desired, ended, *to) } else { desired <= *to }
+            ended > 0 && shows(group.asg.desired, ended, *from, *to)
         }
         Change::Terminated { instance, .. } => {
             !group.asg.instances.iter().any(|i| i.id == *instance && may_end(i.lifecycle))
@@ -261,8 +261,8 @@ fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
     }
 }
 
-/// `described`: the desired capacity by the description and terminations, and sizes that nothing has shown. `before`: the group before the change. `live`: the
-/// instances that the description shows to live. `is_news`: the group was described before the change.
+/// `described`: the desired capacity by the description and terminations, and sizes that nothing has shown. `before`: the group before the
+/// change. `live`: the instances that the description shows to live. `is_news`: the group was described before the change.
 fn apply(
     (group, described): (&mut Group, &mut i32),
     change: &Change,
