@@ -539,7 +539,10 @@ async fn a_pod_that_silent_watches_do_not_show_leaves_before_its_node_is_release
 
 #[tokio::test(start_paused = true)]
 async fn lists_that_take_twenty_seconds_or_fail_hold_a_release_no_longer_than_that() {
-    for (fault, times, most) in [(Fault::Slow(seconds(20)), 1_000, 40), (Fault::InternalError, 6, 120)] {
+    // What takes clearly longer than a minute is told.
+    for (fault, times, within, told) in
+        [(Fault::Slow(seconds(20)), 1_000, 0..=40, 0), (Fault::InternalError, 7, 75..=180, 1)]
+    {
         let scene = Scene::with(group(2)).await;
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).exits_after(5)]).await;
@@ -549,9 +552,8 @@ async fn lists_that_take_twenty_seconds_or_fail_hold_a_release_no_longer_than_th
         cluster(&scene).fail_next(times, Verb::List, "pods", fault);
         scene.until(|w| is_released(w, &machine)).await;
         let took = scene.world.clock.now().duration_since(flushing).as_secs();
-        assert!(took <= most, "{took} s");
-        let said = notes(&scene.world, &machine, "ScaleInWaiting").len();
-        assert_eq!(said, usize::from(took > 60), "after a minute");
+        assert!(within.contains(&took), "{took} s");
+        assert_eq!(notes(&scene.world, &machine, "ScaleInWaiting").len(), told, "{took} s");
     }
 }
 
