@@ -17,7 +17,7 @@ use super::deadline::Deadline;
 use super::deletion::{Deletion, NodeToDrain};
 use super::placeholders::Refusal;
 use super::proto::ExternalGrpcNode;
-use super::terminations::Sent;
+use super::terminations::{Intended, Sent};
 use super::{Provider, RpcError, SizingError};
 use crate::aws::Instance;
 use crate::clock::elapsed;
@@ -267,11 +267,12 @@ impl Provider {
                     failed.push((instance.to_string(), RpcError::MayBeTerminated(instance)));
                     continue;
                 }
-                None => self.terminations.note(&instance, Some(Sent::Unclear), now),
+                None => {}
             }
+            let mut intended = self.terminations.intend(instance, now);
             let terminate = async move {
-                let done = self.terminate(deadline, lock, &instance, asked_at).await;
-                (instance.to_string(), done)
+                let done = self.terminate(deadline, lock, &mut intended, asked_at).await;
+                (intended.instance.to_string(), done)
             };
             work.push(terminate.boxed());
         }
@@ -336,17 +337,21 @@ impl Provider {
         Ok(())
     }
 
-    /// Terminates an instance that is noted as [`Sent::Unclear`]: the client may cancel.
+    /// Terminates an instance. The client may cancel.
     async fn terminate(
         &self,
         deadline: Deadline,
         lock: &GroupLock,
-        instance: &InstanceId,
+        intended: &mut Intended<'_>,
         asked_at: Timestamp,
     ) -> Result<(), RpcError> {
         let (unsure, group) = (RefreshOnDrop::of(&self.groups), lock.group());
-        let note = |sent| self.terminations.note(instance, sent, self.clock.now());
-        let call = self.sizing.terminate(lock, instance, asked_at);
+        let instance = intended.instance.clone();
+        let note = |sent| self.terminations.note(&instance, sent, self.clock.now());
+        let call = async {
+            intended.begin();
+            self.sizing.terminate(lock, &instance, asked_at).await
+        };
         match deadline.call("terminating the instance", call).await? {
             Err(error) if error.may_have_happened() => {
                 note(Some(Sent::Unclear));
@@ -358,7 +363,7 @@ impl Provider {
             }
         }
         unsure.settled();
-        self.groups.note_asked_for(instance);
+        self.groups.note_asked_for(&instance);
         tracing::info!(
             group = group.as_str(),
             instance = instance.as_str(),

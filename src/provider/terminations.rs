@@ -44,12 +44,41 @@ impl Terminations {
         all
     }
 
+    /// Notes one that is about to be sent as [`Sent::Unclear`].
+    pub(super) fn intend(&self, instance: InstanceId, now: Timestamp) -> Intended<'_> {
+        self.note(&instance, Some(Sent::Unclear), now);
+        Intended { terminations: self, instance, is_begun: false }
+    }
+
     /// Notes what is known of one; `None`: AWS has refused it.
     pub(super) fn note(&self, instance: &InstanceId, sent: Option<Sent>, now: Timestamp) {
         let mut all = self.0.lock();
         match sent {
             Some(sent) => drop(all.insert(instance.clone(), (sent, now))),
             None => drop(all.remove(instance)),
+        }
+    }
+}
+
+/// A termination that is about to be sent. One that never is (the time is up, or the client has cancelled) is noted no longer.
+#[derive(Debug)]
+pub(super) struct Intended<'a> {
+    terminations: &'a Terminations,
+    pub(super) instance: InstanceId,
+    is_begun: bool,
+}
+
+impl Intended<'_> {
+    /// From now on, AWS may hear of it.
+    pub(super) fn begin(&mut self) {
+        self.is_begun = true;
+    }
+}
+
+impl Drop for Intended<'_> {
+    fn drop(&mut self) {
+        if !self.is_begun {
+            self.terminations.0.lock().remove(&self.instance);
         }
     }
 }

@@ -197,6 +197,31 @@ async fn a_termination_that_was_never_sent_is_sent_by_the_next_call() {
     assert_eq!(world.asked(), [terminated("i-2")]);
 }
 
+/// As after a bad image: what the time of a call was too short for is nothing that AWS may have heard of.
+#[tokio::test(start_paused = true)]
+async fn terminations_that_a_large_batch_had_no_time_for_are_sent_by_the_next_call() {
+    let cancelled = [Duration::from_secs(3), Duration::from_secs(60)];
+    for after in cancelled {
+        let ids: Vec<String> = (1..=24).map(|n| format!("i-{n}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let world = World::with(web(24).in_service(&ids).limits(0, 30)).registered(&["i-1"]).visited().await;
+        let batch = || ids[1..].iter().map(|id| unregistered(id)).collect::<Vec<_>>();
+        let late = |operation, times, seconds| {
+            world
+                .aws
+                .trouble(Which::of(&[operation]).times(times), Trouble::Late(Duration::from_secs(seconds)));
+        };
+        late(Operation::DescribeAutoScalingGroups, 1, 2);
+        late(TERMINATE, 16, 3);
+        let first = tokio::time::timeout(after, world.delete(batch())).await;
+        assert_eq!(first.is_ok(), after.as_secs() > 4);
+        world.aws.no_more_trouble();
+        world.is_visited().await;
+        world.delete(batch()).await.expect("AWS is at sixteen and has not heard of the others");
+        assert_eq!(world.asked(), ids[1..].iter().map(|id| terminated(id)).collect::<Vec<_>>());
+    }
+}
+
 /// As when the machine was suspended: it may have registered meanwhile, and have workloads.
 #[tokio::test(start_paused = true)]
 async fn no_instance_is_terminated_that_had_no_node_before_a_pause() {
