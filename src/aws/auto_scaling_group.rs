@@ -91,6 +91,8 @@ pub struct Instance {
     pub lifecycle: Lifecycle,
     /// Whether it is protected from the group's own scale-in.
     pub protected: bool,
+    /// Whether the group is to replace it, by its health checks.
+    pub unhealthy: bool,
     /// What it was launched from; `None` if AWS does not say, or says `$Latest` or `$Default`.
     pub launched_from: Option<Revision>,
 }
@@ -335,6 +337,7 @@ impl Instance {
             zone: from.availability_zone.unwrap_or_default(),
             lifecycle: Lifecycle::parse(from.lifecycle_state.as_ref().map_or("", |state| state.as_str())),
             protected: from.protected_from_scale_in.unwrap_or(false),
+            unhealthy: from.health_status.is_some_and(|status| status.eq_ignore_ascii_case("unhealthy")),
         }
     }
 }

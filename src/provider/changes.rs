@@ -4,6 +4,7 @@
 //! where AWS does not describe the group in time); before it returns, the snapshot has what AWS accepted. The client may cancel at any
 //! await: no step depends on a later one, and where AWS may have done more than we heard of, a refresh is requested.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -213,7 +214,7 @@ impl Provider {
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(name)).await?;
         let asked_at = self.clock.wall();
         let (mut deletion, missing) = read()?;
-        let mut given_up = Ok(());
+        let (mut given_up, mut replaced) = (Ok(()), BTreeSet::new());
         if !deletion.is_of_nodes_alone() {
             let described = self.describe(deadline, name).await?;
             let named = deletion.placeholders.len();
@@ -224,6 +225,8 @@ impl Provider {
                 deletion.placeholders.clear();
             }
             let fresh = described.group;
+            let is_replaced = |one: &&Instance| sizes::is_replaced_first(&fresh.asg, one);
+            replaced = fresh.asg.live().filter(is_replaced).map(|one| one.id.clone()).collect();
             let to = deletion.settle(&fresh, &missing, &*self.scale_ins, &being_terminated)?;
             if deletion.placeholders.len() < named {
                 // AWS has tried again, or the minimum was raised: a refresh removes the errors that make cluster-autoscaler ask again in
@@ -237,25 +240,26 @@ impl Provider {
         let mut failed = stay(&deletion);
         failed.extend(given_up.err().map(|error| (NEVER_CAME.to_owned(), error)));
 
-        let mut work =
-            self.terminate_all(deadline, lock.size(), deletion.unregistered, asked_at, &mut failed);
+        let of_batch = deletion.unregistered.into_iter();
+        let instances = of_batch.map(|instance| (!replaced.contains(&instance), instance)).collect();
+        let mut work = self.terminate_all(deadline, lock.size(), instances, asked_at, &mut failed);
         work.extend(deletion.nodes.into_iter().map(accept));
         // All count against the minimum from now on: the next drained node need not wait for these terminations.
         drop(accepting);
         finish(failed, work).await
     }
 
-    /// The terminations of these instances; of those that may be under way already, why not.
+    /// The terminations of these instances, each with or without a decrement; of those that may be under way already, why not.
     fn terminate_all<'a>(
         &'a self,
         deadline: Deadline,
         lock: &'a GroupLock,
-        instances: Vec<InstanceId>,
+        instances: Vec<(bool, InstanceId)>,
         asked_at: Timestamp,
         failed: &mut Vec<(String, RpcError)>,
     ) -> Vec<Work<'a>> {
         let mut work = Vec::new();
-        for instance in instances {
+        for (decrement, instance) in instances {
             let now = self.clock.now();
             match self.terminations.of(&instance, now) {
                 Some(Sent::Done) => continue,
@@ -271,7 +275,7 @@ impl Provider {
             }
             let mut intended = self.terminations.intend(instance, now);
             let terminate = async move {
-                let done = self.terminate(deadline, lock, &mut intended, asked_at).await;
+                let done = self.terminate(deadline, lock, &mut intended, decrement, asked_at).await;
                 (intended.instance.to_string(), done)
             };
             work.push(terminate.boxed());
@@ -343,6 +347,7 @@ impl Provider {
         deadline: Deadline,
         lock: &GroupLock,
         intended: &mut Intended<'_>,
+        decrement: bool,
         asked_at: Timestamp,
     ) -> Result<(), RpcError> {
         let (unsure, group) = (RefreshOnDrop::of(&self.groups), lock.group());
@@ -350,7 +355,7 @@ impl Provider {
         let note = |sent| self.terminations.note(&instance, sent, self.clock.now());
         let call = async {
             intended.begin();
-            self.sizing.terminate(lock, &instance, asked_at).await
+            self.sizing.terminate(lock, &instance, decrement, asked_at).await
         };
         match deadline.call("terminating the instance", call).await? {
             Err(error) if error.may_have_happened() => {
@@ -367,6 +372,7 @@ impl Provider {
         tracing::info!(
             group = group.as_str(),
             instance = instance.as_str(),
+            decrement,
             "terminated an instance that has no Node"
         );
         Ok(())

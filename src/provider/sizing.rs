@@ -111,26 +111,27 @@ impl Sizing {
         self.heard(set).await
     }
 
-    /// Terminates an instance of the locked group, and lowers the desired capacity by it, as was decided from what was asked for at
+    /// Terminates an instance of the locked group, and lowers the desired capacity by it if `decrement`, as was decided from what was asked for at
     /// `asked_at` by the wall clock. Work that outlives the call keeps the lock.
     pub async fn terminate(
         &self,
         lock: &GroupLock,
         instance: &InstanceId,
+        decrement: bool,
         asked_at: Timestamp,
     ) -> Result<(), SizingError> {
         self.protection.refuse_old(Operation::TerminateInstanceInAutoScalingGroup, asked_at)?;
         let (aws, lock, instance) = (self.aws.clone(), lock.clone(), instance.to_owned());
         let protection = Arc::clone(&self.protection);
         let terminated = self.running.start(async move {
-            let terminated = aws.terminate(&instance, true).await;
+            let terminated = aws.terminate(&instance, decrement).await;
             if terminated.is_ok() {
                 let group = lock.group().to_owned();
                 protection.note(Change::Terminated {
                     group,
                     instance,
                     state: Lifecycle::Terminating,
-                    decrement: true,
+                    decrement,
                 });
             }
             drop(lock);

@@ -192,6 +192,12 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     snapshot.place_of(node).is_some_and(|(group, instance)| may_lose(&shared.nodes, &group.asg, &instance.id))
 }
 
+/// Whether the group of a Node's instance has launched the replacement before it ends the instance.
+pub(super) fn is_replaced_first(shared: &Shared, node: &NodeView) -> bool {
+    let Some(snapshot) = shared.groups.latest() else { return false };
+    snapshot.place_of(node).is_some_and(|(group, instance)| sizes::is_replaced_first(&group.asg, instance))
+}
+
 /// Whether a group may shrink by this instance. Looks at all instances of the group.
 pub(super) fn may_lose(nodes: &Nodes, group: &AutoScalingGroup, instance: &InstanceId) -> bool {
     removable(nodes, group, instance).is_ok()

@@ -127,6 +127,12 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action
     {
         return (Release::Terminate, None);
     }
+    if record.release == Release::TerminateAndDecrement
+        && told_at(s, record).is_none()
+        && (s.is_replaced_first)()
+    {
+        return (Release::Terminate, None);
+    }
     // It goes into the warm pool because the group shrinks: no replacement comes.
     (if lifecycle.is_warm() { Release::CompleteHook } else { record.release }, None)
 }

@@ -81,6 +81,8 @@ pub struct Situation<'a> {
     pub group_keeps_its_nodes: &'a dyn Fn() -> bool,
     /// Whether the group may shrink by one.
     pub may_shrink: &'a dyn Fn() -> bool,
+    /// Whether the group has launched the instance's replacement before it ends it.
+    pub is_replaced_first: &'a dyn Fn() -> bool,
     /// Whether a person's request may be carried out now.
     pub turn: &'a dyn Fn() -> Turn,
     /// Asks for one eviction under the rate that all nodes share.

@@ -1,4 +1,4 @@
-//! Whether a group takes an instance out by itself by now, or somebody has set it aside: asked before a termination that lowers the desired
+//! Whether a group takes an instance out by itself by now or has launched its replacement, or somebody has set it aside: asked before a termination that lowers the desired
 //! capacity.
 //!
 //! AWS lowers the capacity even for an instance that it no longer counts, and then ends a healthy one. The last refresh may be a minute
@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::aws::Aws;
+use crate::aws::{AutoScalingGroup, Aws, Instance};
 use crate::clock::{Clock, elapsed};
-use crate::groups::Groups;
+use crate::groups::{Groups, sizes};
 use crate::k8s::{GroupName, InstanceId};
 
 /// A description that is older may not show it. Refreshes that our own changes ask for are as far apart.
@@ -58,8 +58,9 @@ impl TakenOut {
     ) -> Option<bool> {
         let is_recent = |at| elapsed(at, clock.now()) <= RECENT;
         if let Some(view) = groups.latest().filter(|view| is_recent(view.taken_at))
-            // A description may leave an instance out.
+            // A description may leave an instance out, and the replacement of an unhealthy one comes within moments.
             && let Some((_, instance)) = view.instance(instance)
+            && !instance.unhealthy
         {
             return Some(!instance.lifecycle.is_live());
         }
@@ -71,9 +72,11 @@ impl TakenOut {
             let began = clock.now();
             let described = aws.describe_groups(slice::from_ref(group)).await;
             *look = if let Ok(described) = described {
-                let instances = described.into_iter().flat_map(|group| group.instances);
-                let shown = instances.map(|instance| (instance.id, instance.lifecycle.is_live()));
-                Look { at: began, shown: Some(shown.collect()), silent_since: None }
+                let mut shown = BTreeMap::new();
+                for group in &described {
+                    shown.extend(group.instances.iter().map(|one| (one.id.clone(), is_counted(group, one))));
+                }
+                Look { at: began, shown: Some(shown), silent_since: None }
             } else {
                 // Dated at its end: calls that wait for this one need not try as well.
                 let refreshed = groups.latest().map(|view| view.taken_at);
@@ -89,4 +92,9 @@ impl TakenOut {
                 .then_some(false),
         }
     }
+}
+
+/// Whether the desired capacity counts an instance that nobody is replacing.
+fn is_counted(group: &AutoScalingGroup, instance: &Instance) -> bool {
+    instance.lifecycle.is_live() && !sizes::is_replaced_first(group, instance)
 }

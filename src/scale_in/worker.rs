@@ -18,8 +18,8 @@ use super::action::{Action, Ask, Plan};
 use super::class::flush_time;
 use super::concern::PlannedWith;
 use super::context::{
-    Shared, attachments_on, keeps_its_nodes, may_shrink, membership, needs_worker, our_limit, primary_of,
-    targets, with_twins,
+    Shared, attachments_on, is_replaced_first, keeps_its_nodes, may_shrink, membership, needs_worker,
+    our_limit, primary_of, targets, with_twins,
 };
 use super::deadline::{OurLimit, grace_to_ask};
 use super::events::{Reason, ScaleInEvent};
@@ -294,6 +294,7 @@ impl Worker {
             targets: targets(&self.shared, &node, leads),
             group_keeps_its_nodes: &|| keeps_its_nodes(&self.shared, &node),
             may_shrink: &|| may_shrink(&self.shared, &node),
+            is_replaced_first: &|| is_replaced_first(&self.shared, &node),
             turn: &|| {
                 asks_for_its_turn.set(true);
                 operator_queue::turn(&self.shared, &node)

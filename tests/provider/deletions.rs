@@ -197,10 +197,26 @@ async fn a_termination_that_was_never_sent_is_sent_by_the_next_call() {
     assert_eq!(world.asked(), [terminated("i-2")]);
 }
 
+/// Otherwise a healthy node would go as well.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_never_registered_goes_without_a_decrement_where_its_replacement_has_been_launched()
+{
+    for (replacements, unhealthy, desired) in [(1, true, 3), (0, true, 2), (1, false, 2)] {
+        let mut group = three();
+        let of_group = Arc::make_mut(&mut group.asg);
+        of_group.instances[1].unhealthy = unhealthy;
+        let group = (0..replacements).fold(group, |group, _| group.with("i-4", Lifecycle::Pending));
+        let world = World::with(group).registered(&["i-1", "i-3"]).visited().await;
+        world.delete(vec![unregistered("i-2")]).await.expect("terminated");
+        assert_eq!(world.asked(), [terminated("i-2")]);
+        assert_eq!(world.aws.group("web").expect("the group").desired, desired, "{replacements} {unhealthy}");
+    }
+}
+
 /// As after a bad image: what the time of a call was too short for is nothing that AWS may have heard of.
 #[tokio::test(start_paused = true)]
 async fn terminations_that_a_large_batch_had_no_time_for_are_sent_by_the_next_call() {
-    let cancelled = [Duration::from_secs(3), Duration::from_secs(60)];
+    let cancelled = [Duration::from_secs(3), Duration::from_mins(1)];
     for after in cancelled {
         let ids: Vec<String> = (1..=24).map(|n| format!("i-{n}")).collect();
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();

@@ -298,7 +298,7 @@ impl World {
         let never = Timing { launch: Span::exactly(Duration::from_hours(1_000)), ..Timing::QUICK };
         let size = |size: i32| u32::try_from(size).expect("a size");
         let spec = GroupSpec::named(&*asg.name).zones(&asg.zones).timing(never);
-        let spec = spec.size(size(asg.min), size(asg.max), size(asg.desired));
+        let spec = spec.size(size(asg.min), size(asg.max), size(asg.desired)).launching_first();
         self.aws.add_group(asg.suspended.iter().fold(spec, |spec, process| spec.suspended(process)));
         for instance in &asg.instances {
             let state = match instance.lifecycle {
@@ -310,6 +310,9 @@ impl World {
                 _ => continue,
             };
             self.aws.add_instance_as(&asg.name, &instance.id, state);
+            if instance.unhealthy {
+                self.aws.fail_health_check(&instance.id);
+            }
         }
     }
 

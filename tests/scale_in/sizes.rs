@@ -2,6 +2,7 @@
 
 use ebbtide::sim::aws::{Event, Lose, Operation};
 use ebbtide::sim::cluster::pod;
+use ebbtide::sim::world::World;
 
 use crate::journal_queries::{TERMINATE, aws_moments, decrements, has_exited};
 use crate::scene::{Cause, EVER, Scene, group, held_group, seconds};
@@ -46,6 +47,36 @@ async fn ten_requests_for_one_node_take_one_instance_and_the_target_size_is_righ
 #[tokio::test(start_paused = true)]
 async fn ten_requests_for_one_node_take_one_instance_under_a_hook() {
     ten_times(Scene::with(held_group(3, 120)).await).await;
+}
+
+/// As where load balancers call a node unhealthy because cluster-autoscaler's taint is on it, and the group launches first.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_replacement_its_group_has_launched_first_leaves_without_a_decrement() {
+    for group in [group(3), held_group(3, 120)] {
+        let scene = Scene::with(group.launching_first()).await;
+        let machines = scene.machines();
+        let machine = &machines[0];
+        scene.run([pod("web").on(&machine.name).exits_after(5)]).await;
+        scene.world.aws.fail_health_check(&machine.instance);
+        let instances = |w: &World| w.aws.group("web").expect("the group").instances.len();
+        scene.until(|w| instances(w) == 4).await;
+        scene.scale_in(machine, Cause::Autoscaler).await;
+        scene.until_gone(machine).await;
+        scene.pass_some(seconds(600)).await;
+        scene.assert_left_well(machine);
+        for e in scene.world.aws.journal() {
+            if matches!(
+                e.what,
+                Event::DesiredChanged { .. } | Event::Terminated { .. } | Event::InstanceLaunched { .. }
+            ) || format!("{:?}", e.what).contains("Called")
+                && !format!("{:?}", e.what).contains("Describe")
+            {}
+        }
+        assert_eq!(decrements(&scene.world), 0);
+        let ended = aws_moments(&scene.world, |e| matches!(e, Event::Terminated { .. })).len();
+        assert_eq!(ended, 1, "a decrement would have cost another");
+        assert_eq!((scene.target().await.expect("answered"), instances(&scene.world)), (3, 3));
+    }
 }
 
 /// A termination whose answer, or which itself, was lost.

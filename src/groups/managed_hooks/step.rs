@@ -178,6 +178,7 @@ mod tests {
                 zone: "z".into(),
                 lifecycle,
                 protected: false,
+                unhealthy: false,
                 launched_from: None,
             };
             let group = AutoScalingGroup { instances: vec![one], ..group() };

@@ -237,6 +237,7 @@ impl<'a> Model<'a> {
             targets: Targets::NotAsked,
             group_keeps_its_nodes: &|| member.is_some_and(Member::is_kept),
             may_shrink: &|| member.is_none_or(|member| member.removable.is_ok()),
+            is_replaced_first: &|| false,
             turn: &|| Turn::Now,
             permit: &|| Permit::Granted,
             instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },

@@ -120,6 +120,7 @@ pub(super) struct Scene {
     pub(super) undescribed_since: Option<Timestamp>,
     pub(super) targets: Targets,
     pub(super) may_shrink: bool,
+    pub(super) is_replaced_first: bool,
     pub(super) keeps_its_nodes: bool,
     pub(super) turn: Turn,
     pub(super) instance: Membership,
@@ -221,6 +222,7 @@ pub(super) fn node() -> Scene {
         undescribed_since: None,
         targets: Targets::NotAsked,
         may_shrink: true,
+        is_replaced_first: false,
         keeps_its_nodes: false,
         turn: Turn::Now,
         instance: in_group(Lifecycle::InService),
@@ -379,6 +381,7 @@ impl Scene {
             targets: self.targets.clone(),
             group_keeps_its_nodes: &|| self.keeps_its_nodes,
             may_shrink: &|| self.may_shrink,
+            is_replaced_first: &|| self.is_replaced_first,
             turn: &|| self.turn.clone(),
             permit: &|| match left.get() {
                 None => Permit::Granted,

@@ -154,7 +154,7 @@ fn may_choose(history: &History, name: &str) -> bool {
         _ => false,
     };
     let Some(group) = history.scenario.groups.iter().find(|group| group.name == name) else { return true };
-    group.zones > 1 || group.launches_first || group.is_spot || history.diary.iter().any(lowered)
+    group.zones > 1 || group.is_spot || history.diary.iter().any(lowered)
 }
 
 /// TargetSize is not what the group wants when nothing is under way.

@@ -338,6 +338,7 @@ impl World {
             targets: Targets::NotAsked,
             group_keeps_its_nodes: &|| false,
             may_shrink: &|| true,
+            is_replaced_first: &|| false,
             turn: &|| Turn::Now,
             permit: &|| Permit::Granted,
             instance,
