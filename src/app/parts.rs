@@ -20,7 +20,9 @@ use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::prices::{Prices, Reader, register_age};
 use crate::provider::{Expander, Provider, RpcMetrics, Running, Sizing};
-use crate::scale_in::{Board, EvictionRate, History, Intents, Metrics, Notices, Settings, Shared, TakenOut};
+use crate::scale_in::{
+    Board, EvictionRate, History, Intents, Metrics, Notices, Settings, Shared, TakenOut, UnseenNodes,
+};
 use crate::telemetry;
 use crate::telemetry::traces::Traces;
 use crate::template::LearnedStore;
@@ -107,6 +109,7 @@ pub(super) fn shared(
         hooks: Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook, clock.clone())),
         holds: Arc::default(),
         taken_out: TakenOut::default(),
+        unseen_nodes: UnseenNodes::default(),
         load_balancers: Arc::default(),
         notices: Notices::default(),
         // A message that is read is hidden from others.

@@ -28,6 +28,8 @@ use crate::k8s::{InstanceId, NodeName, names};
 pub struct Nodes {
     inner: Mutex<Inner>,
     dirty: Notify,
+    /// Told when the watch is to begin anew.
+    doubted: Notify,
     synced: watch::Sender<bool>,
     /// How many instances are marked, to be read without the lock: each RPC asks for every instance of a group, and mostly there are none.
     marked: AtomicUsize,
@@ -198,6 +200,17 @@ impl Nodes {
     /// Whether the first list is in. Only then does an unknown Node not exist.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
+    }
+
+    /// Has the watch begin anew, with a list: it has missed something.
+    pub fn list_anew(&self) {
+        self.inner.lock().is_listing = true;
+        self.doubted.notify_one();
+    }
+
+    /// Waits until the watch is to begin anew.
+    pub(super) async fn are_doubted(&self) {
+        self.doubted.notified().await;
     }
 
     /// For how long the views have been complete and current; `None` while they may not be. Ask where acting on a

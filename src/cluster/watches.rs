@@ -31,7 +31,12 @@ impl Cluster {
     pub async fn watch_nodes(&self, nodes: &Nodes) {
         let api: Api<Partial<Node>> = Api::all(self.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(NODES_A_PAGE);
-        reflect(self.rewinds.follow(api, config), nodes).await;
+        loop {
+            tokio::select! {
+                () = reflect(self.rewinds.follow(api.clone(), config.clone()), nodes) => return,
+                () = nodes.are_doubted() => {}
+            }
+        }
     }
 
     /// Keeps the disruption budgets up to date, for ever.

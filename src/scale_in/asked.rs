@@ -113,7 +113,11 @@ impl Asked {
         }
         let (text, by, pause) = match answer {
             Answer::Going | Answer::Gone => {
-                self.note_granted(IN_VAIN);
+                if answer == Answer::Going {
+                    self.note_granted(IN_VAIN);
+                } else {
+                    self.refusal = None;
+                }
                 self.to_go = Some(now);
                 return self.eviction.worked(now);
             }

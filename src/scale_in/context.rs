@@ -20,6 +20,7 @@ use super::pod_events::PodEvents;
 use super::record::{Annotation, Cause, Phase, Record, Release, Written};
 use super::settings::Settings;
 use super::taken_out::TakenOut;
+use super::unseen_nodes::UnseenNodes;
 use super::waiting::Board;
 use crate::aws::{AutoScalingGroup, Aws, Instance, Lifecycle};
 use crate::clock::Clock;
@@ -67,6 +68,8 @@ pub struct Shared {
     pub holds: Arc<Holds>,
     /// Whom groups take out by themselves, as looked up last.
     pub taken_out: TakenOut,
+    /// Whether instances have Nodes that the watch does not show.
+    pub unseen_nodes: UnseenNodes,
     /// Which instances load balancers reach.
     pub load_balancers: Arc<LoadBalancers>,
     /// What queues have told of instances' ends.

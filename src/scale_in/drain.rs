@@ -301,6 +301,10 @@ fn wait_for_exit(
     if !s.twins.is_empty() {
         plan.wake(later(until, TWINS_CONFIRM_WITHIN));
     }
+    // Its exit may be one that the watch has missed.
+    if !s.is_relisting && s.listed_at.is_none_or(|at| s.has_come(later(at, OVERDUE_AFTER), plan)) {
+        release::list_pods(s, plan);
+    }
     Some(WaitReason::Overdue(s.theirs(until)))
 }
 

@@ -415,9 +415,16 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
     if s.memory.is_listing_failing() {
         announce_unlisted_since(s, record.phase_since, plan);
     }
-    let nodes = s.nodes().map(|node| node.name.clone()).collect();
-    s.attempt(plan, s.memory.tries(&Task::ListPods), || Action::ListPods { nodes });
+    list_pods(s, plan);
     false
+}
+
+/// Has the node's pods listed, which shows whether the watch has missed something.
+pub(super) fn list_pods(s: &Situation<'_>, plan: &mut Plan) {
+    let nodes = || s.nodes().map(|node| node.name.clone()).collect();
+    if !plan.actions.iter().any(|action| matches!(action, Action::ListPods { .. })) {
+        s.attempt(plan, s.memory.tries(&Task::ListPods), || Action::ListPods { nodes: nodes() });
+    }
 }
 
 /// Announces, after a while, that the drain or the release waits because the node's pods cannot be listed.

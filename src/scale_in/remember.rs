@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Ask};
 use super::deadline;
+use super::drain::OVERDUE_AFTER;
 use super::events;
 use super::history::Step;
 use super::outcome::{Outcome, Removal};
@@ -77,6 +78,11 @@ impl Worker {
                 }
                 if answer == Answer::Going {
                     self.tell_pod(pod, &uid, how);
+                }
+                let was_asked = self.memory.of(&uid).to_go.is_some();
+                if answer == Answer::Gone && was_asked && self.pods.by_uid.contains_key(&uid) {
+                    // It was asked half a minute ago: the API server's watch cache has fallen behind, and a list has not.
+                    self.pods.list_anew(&self.nodes);
                 }
                 match how {
                     Removal::Eviction => self.memory.note_eviction(uid, answer, budgets, now),
@@ -310,14 +316,21 @@ impl Worker {
         let now = self.shared.clock.now();
         match pods {
             Ok(pods) => {
-                if pods.iter().all(|pod| pod.finished || self.pods.by_uid.contains_key(&pod.uid)) {
+                let is_shown = |pod: &PodView| pod.finished || self.pods.by_uid.contains_key(&pod.uid);
+                let overdue = later(self.shared.clock.cluster(), -OVERDUE_AFTER);
+                let is_overdue = |pod: &&PodView| pod.deletion_timestamp.is_some_and(|end| end <= overdue);
+                let is_as_known = |known: &PodView| {
+                    known.finished || pods.iter().any(|pod| pod.uid == known.uid && !pod.finished)
+                };
+                if pods.iter().all(is_shown) && self.pods.by_uid.values().filter(is_overdue).all(is_as_known)
+                {
                     self.memory.worked(&Task::ListPods, now);
                     self.pods.confirmed_at = (!self.is_relisting()).then_some(now);
                 } else {
                     self.memory.put_off(&Task::ListPods, now, LISTED_ANEW);
                     tracing::info!(
                         node = self.name.as_str(),
-                        "the watch of the node's pods has missed a pod: it is restarted, and nothing is released before that"
+                        "the watch of the node's pods has missed something: it is restarted, and nothing is released before that"
                     );
                     self.pods.list_anew(&self.nodes);
                 }

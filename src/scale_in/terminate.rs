@@ -92,6 +92,9 @@ pub(super) async fn retained(
     group: GroupName,
     instance: InstanceId,
 ) -> Option<Result<(), AwsError>> {
+    if !shared.unseen_nodes.are_none_of(&instance, shared).await {
+        return None;
+    }
     let lock = shared.groups.shared_lock(&group).await;
     // While the lock was waited for, its kubelet may have registered.
     if !shared.leadership.leads() || !shared.nodes.of_instance(&instance).is_empty() {

@@ -538,6 +538,28 @@ async fn a_pod_that_silent_watches_do_not_show_leaves_before_its_node_is_release
 }
 
 #[tokio::test(start_paused = true)]
+async fn exits_that_a_stale_watch_cache_does_not_show_hold_no_node_for_long() {
+    for group in groups() {
+        // It shows that the pod is going, or not even that.
+        for (shows, most) in [(true, 120), (false, 60)] {
+            let scene = Scene::with(group.clone()).await;
+            let machine = scene.first();
+            scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+            scene.scale_in(&machine, Cause::Autoscaler).await;
+            if shows {
+                scene.until(|w| is_asked(w, "web")).await;
+            }
+            cluster(&scene).stall_watch_cache::<Pod>();
+            scene.until_released(&machine).await;
+            let waited =
+                released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
+            assert!(waited.as_secs() < most, "{waited}");
+            assert_nothing_lost(&scene.world);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn lists_that_take_twenty_seconds_or_fail_hold_a_release_no_longer_than_that() {
     // What takes clearly longer than a minute is told.
     for (fault, times, within, told) in

@@ -5,9 +5,10 @@ use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, Operation};
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Node;
 
 use crate::journal_queries::{aws_moments, decrements, has_exited, is_asked};
-use crate::scene::{Cause, Machine, Scene, group, seconds, state};
+use crate::scene::{Cause, Machine, Scene, group, held_group, seconds, state};
 
 /// The launching hook of somebody else, who needs so long for it.
 const BOOTSTRAP: &str = "bootstrap";
@@ -117,4 +118,24 @@ async fn a_launch_that_comes_through_in_mid_drain_changes_nothing() {
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert_eq!(decrements(&scene.world), 1);
+}
+
+/// Its machine would end with all that runs there, for want of a Node.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_a_stale_watch_cache_does_not_show_is_drained_before_its_instance_is_let_go() {
+    let scene = Scene::with(held_group(2, 120)).await;
+    scene.world.cluster.stall_watch_cache::<Node>();
+    let before = scene.machines();
+    scene.increase(1).await.expect("grown");
+    let joined =
+        |w: &World| w.cluster.node_names().iter().filter(|node| w.cluster.is_ready(node)).count() == 3;
+    scene.until(joined).await;
+    let machine =
+        scene.machines().into_iter().find(|machine| !before.contains(machine)).expect("a third one");
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+    scene.pass_some(seconds(300)).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_released(&machine).await;
+    assert!(has_exited(&scene.world, "web"));
+    scene.assert_left_well(&machine);
 }

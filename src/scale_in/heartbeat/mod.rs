@@ -555,7 +555,7 @@ async fn tell_hook(shared: &Shared, one: &mut DueInstance, step: Step) -> (Signe
         },
     };
     if step == Step::Complete
-        && (!shared.leadership.leads() || !shared.nodes.of_instance(instance).is_empty())
+        && (!shared.unseen_nodes.are_none_of(instance, shared).await || !shared.leadership.leads())
     {
         // While the hook was looked up, another process took over, or the instance's Node came.
         return (RETRY, None);

@@ -16,7 +16,7 @@ use super::{Cluster, Entry};
 pub trait Kind: k8s_openapi::Resource + DeserializeOwned {}
 impl<K: k8s_openapi::Resource + DeserializeOwned> Kind for K {}
 
-fn resource<K: Kind>() -> Option<(Resource, Shape)> {
+pub(super) fn resource<K: Kind>() -> Option<(Resource, Shape)> {
     Resource::at(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT)
 }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 use super::faults::{Fault, Verdict};
+use super::inspect::{Kind, resource};
 use super::journal::Event;
 use super::names::Name;
 use super::nodes::Kubelet;
@@ -201,6 +202,15 @@ impl Cluster {
         self.change(|state| {
             let open = std::mem::take(&mut state.watchers);
             state.silent.extend(open);
+        });
+    }
+
+    /// The watch cache of a kind falls behind etcd: watches are renewed and told of nothing, and lists without a version are up to date all
+    /// the same. <https://github.com/etcd-io/etcd/issues/15402>
+    pub fn stall_watch_cache<K: Kind>(&self) {
+        let Some((resource, _)) = resource::<K>() else { return };
+        self.change(|state| {
+            state.stalled.entry(resource).or_insert(state.store.revision);
         });
     }
 

@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) watchers: Vec<Watcher>,
     /// Watches that get nothing more and do not end.
     pub(super) silent: Vec<Watcher>,
+    /// Resources whose watch cache has fallen behind, and the last version that it has.
+    pub(super) stalled: BTreeMap<Resource, u64>,
     pub(super) faults: Faults,
     pub(super) timing: Timing,
     /// Draws what others can see: names, ids, addresses.
@@ -70,6 +72,7 @@ impl State {
             asking: None,
             watchers: Vec::new(),
             silent: Vec::new(),
+            stalled: BTreeMap::new(),
             faults: Faults::default(),
             timing: Timing::real(),
             rng: fastrand::Rng::with_seed(seed),

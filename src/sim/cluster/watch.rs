@@ -87,6 +87,9 @@ fn line(kind: &str, object: &str) -> Bytes {
 impl State {
     /// Sends a change to every watch that selects it, each with its own lag. Lines are rendered once per kind and shape.
     pub(super) fn deliver(&mut self, change: &Change) {
+        if self.stalled.contains_key(&change.resource) {
+            return;
+        }
         let mut rendered: Vec<(&str, Shape, Bytes)> = Vec::new();
         let (now, lag, dice) = (self.now, self.timing.watch_lag, &mut self.dice);
         self.watchers.retain_mut(|watcher| {
@@ -144,7 +147,8 @@ impl State {
                     let _ = watcher.line(now, line("ERROR", &expired));
                     return Ok(receiver);
                 };
-                for change in changes {
+                let known = self.stalled.get(&call.resource).copied().unwrap_or(u64::MAX);
+                for change in changes.take_while(|change| change.revision <= known) {
                     if let Some((kind, object)) = watcher.event(change) {
                         let line = line(kind, &shown(object, watcher.shape, now));
                         watcher.line(now, line);
@@ -173,8 +177,10 @@ impl State {
     pub(super) fn send_bookmarks(&mut self) {
         let (now, revision) = (self.now, self.store.revision);
         self.watchers.retain_mut(|watcher| {
-            let wanted = watcher.bookmarks && revision >= watcher.after;
-            !wanted || watcher.bookmark(now, revision)
+            let known =
+                self.stalled.get(&watcher.resource).map_or(revision, |stalled| revision.min(*stalled));
+            let wanted = watcher.bookmarks && known >= watcher.after;
+            !wanted || watcher.bookmark(now, known)
         });
         if self.watchers.iter().any(|watcher| watcher.bookmarks) {
             self.queue.add(Task::Bookmarks, self.now + BOOKMARK_EVERY);

@@ -1,0 +1,60 @@
+//! Whether an instance has a Node that the watch does not show: asked before its machine ends for want of one.
+//!
+//! The watch cache of an API server can be minutes behind etcd while that server renews watches and sends bookmarks; a list without a
+//! version is up to date all the same. One list serves all that wait for it.
+//!
+//! Source: [consistent reads](https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list);
+//! [etcd#15402](https://github.com/etcd-io/etcd/issues/15402).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::Mutex;
+
+use super::context::Shared;
+use crate::clock::elapsed;
+use crate::k8s::InstanceId;
+use crate::telemetry::chain;
+
+/// An older list may not show a Node that has come since. In a large cluster a list takes seconds.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// The instances that have Nodes, by the last list.
+#[derive(Debug, Default)]
+pub struct UnseenNodes(Mutex<Option<(Timestamp, BTreeSet<InstanceId>)>>);
+
+impl UnseenNodes {
+    /// Whether the instance certainly has no Node. If a list has one that the watch does not show, the watch begins anew.
+    pub(super) async fn are_none_of(&self, instance: &InstanceId, shared: &Shared) -> bool {
+        if !shared.nodes.of_instance(instance).is_empty() {
+            return false;
+        }
+        let mut last = self.0.lock().await;
+        if last.as_ref().is_none_or(|(began, _)| elapsed(*began, shared.clock.now()) > RECENT) {
+            let began = shared.clock.now();
+            match shared.cluster.list_nodes().await {
+                Ok(nodes) => {
+                    *last = Some((began, nodes.into_iter().filter_map(|node| node.instance).collect()));
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        instance = instance.as_str(),
+                        error = %chain(&error),
+                        "Nodes could not be listed: an instance that seems to have none is not let go before that"
+                    );
+                    return false;
+                }
+            }
+        }
+        let is_unseen = last.as_ref().is_some_and(|(_, listed)| listed.contains(instance));
+        if is_unseen && shared.nodes.of_instance(instance).is_empty() {
+            tracing::warn!(
+                instance = instance.as_str(),
+                "the watch of Nodes has missed one, whose instance was about to be let go: it begins anew"
+            );
+            shared.nodes.list_anew();
+        }
+        !is_unseen
+    }
+}
