@@ -223,6 +223,12 @@ pub(super) fn will_decrement(nodes: &Nodes, instance: &InstanceId) -> bool {
     })
 }
 
+/// Whether an instance certainly has no Node.
+pub(super) async fn is_without_node(shared: &Shared, instance: &InstanceId) -> bool {
+    let seen_by = (&shared.cluster, &*shared.nodes, &shared.clock);
+    shared.unseen_nodes.are_none_of(instance, seen_by).await
+}
+
 /// A Node that may be of any of these instances of a group: its provider id does not say of which machine it is, and no Node of theirs
 /// is known, as where kubelets are started without a provider id.
 pub(super) fn unidentified_node(nodes: &Nodes, instances: &[Instance]) -> Option<NodeName> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::context::{Shared, leaves, will_decrement};
+use super::context::{Shared, is_without_node, leaves, will_decrement};
 use super::holds::Heartbeats;
 use super::outcome::Outcome;
 use super::record::Phase;
@@ -92,7 +92,7 @@ pub(super) async fn retained(
     group: GroupName,
     instance: InstanceId,
 ) -> Option<Result<(), AwsError>> {
-    if !shared.unseen_nodes.are_none_of(&instance, shared).await {
+    if !is_without_node(shared, &instance).await {
         return None;
     }
     let lock = shared.groups.shared_lock(&group).await;

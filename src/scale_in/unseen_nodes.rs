@@ -12,8 +12,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 
-use super::context::Shared;
-use crate::clock::elapsed;
+use crate::clock::{Clock, elapsed};
+use crate::cluster::{Cluster, Nodes};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
@@ -26,16 +26,20 @@ pub struct UnseenNodes(Mutex<Option<(Timestamp, BTreeSet<InstanceId>)>>);
 
 impl UnseenNodes {
     /// Whether the instance certainly has no Node. If a list has one that the watch does not show, the watch begins anew.
-    pub(super) async fn are_none_of(&self, instance: &InstanceId, shared: &Shared) -> bool {
-        if !shared.nodes.of_instance(instance).is_empty() {
+    pub(super) async fn are_none_of(
+        &self,
+        instance: &InstanceId,
+        (cluster, nodes, clock): (&Cluster, &Nodes, &Clock),
+    ) -> bool {
+        if !nodes.of_instance(instance).is_empty() {
             return false;
         }
         let mut last = self.0.lock().await;
-        if last.as_ref().is_none_or(|(began, _)| elapsed(*began, shared.clock.now()) > RECENT) {
-            let began = shared.clock.now();
-            match shared.cluster.list_nodes().await {
-                Ok(nodes) => {
-                    *last = Some((began, nodes.into_iter().filter_map(|node| node.instance).collect()));
+        if last.as_ref().is_none_or(|(began, _)| elapsed(*began, clock.now()) > RECENT) {
+            let began = clock.now();
+            match cluster.list_nodes().await {
+                Ok(listed) => {
+                    *last = Some((began, listed.into_iter().filter_map(|node| node.instance).collect()));
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -48,12 +52,12 @@ impl UnseenNodes {
             }
         }
         let is_unseen = last.as_ref().is_some_and(|(_, listed)| listed.contains(instance));
-        if is_unseen && shared.nodes.of_instance(instance).is_empty() {
+        if is_unseen && nodes.of_instance(instance).is_empty() {
             tracing::warn!(
                 instance = instance.as_str(),
                 "the watch of Nodes has missed one, whose instance was about to be let go: it begins anew"
             );
-            shared.nodes.list_anew();
+            nodes.list_anew();
         }
         !is_unseen
     }

@@ -27,7 +27,7 @@ use self::held::{
 };
 use self::pace::{Pace, begins_by};
 use self::since::{Question, ask};
-use super::context::{Shared, our_limit};
+use super::context::{Shared, is_without_node, our_limit};
 use super::deadline::{self, HeldBy};
 use super::holds::{Hold, ToldHeld, as_no_active_hook};
 use super::joined::Joined;
@@ -554,9 +554,7 @@ async fn tell_hook(shared: &Shared, one: &mut DueInstance, step: Step) -> (Signe
             Ok(Err(_)) | Err(_) => shared.hooks.presumed(group),
         },
     };
-    if step == Step::Complete
-        && (!shared.unseen_nodes.are_none_of(instance, shared).await || !shared.leadership.leads())
-    {
+    if step == Step::Complete && (!is_without_node(shared, instance).await || !shared.leadership.leads()) {
         // While the hook was looked up, another process took over, or the instance's Node came.
         return (RETRY, None);
     }
