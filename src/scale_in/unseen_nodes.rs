@@ -20,9 +20,9 @@ use crate::telemetry::chain;
 /// An older list may not show a Node that has come since. In a large cluster a list takes seconds.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// The instances that have Nodes, by the last list.
+/// The instances that have Nodes, by the last list, and when that began; `None`: it failed then.
 #[derive(Debug, Default)]
-pub struct UnseenNodes(Mutex<Option<(Timestamp, BTreeSet<InstanceId>)>>);
+pub struct UnseenNodes(Mutex<Option<(Timestamp, Option<BTreeSet<InstanceId>>)>>);
 
 impl UnseenNodes {
     /// Whether the instance certainly has no Node. If a list has one that the watch does not show, the watch begins anew.
@@ -35,23 +35,21 @@ impl UnseenNodes {
             return false;
         }
         let mut last = self.0.lock().await;
-        if last.as_ref().is_none_or(|(began, _)| elapsed(*began, clock.now()) > RECENT) {
+        if last.as_ref().is_none_or(|(at, _)| elapsed(*at, clock.now()) > RECENT) {
             let began = clock.now();
-            match cluster.list_nodes().await {
-                Ok(listed) => {
-                    *last = Some((began, listed.into_iter().filter_map(|node| node.instance).collect()));
-                }
+            *last = match cluster.list_nodes().await {
+                Ok(all) => Some((began, Some(all.into_iter().filter_map(|node| node.instance).collect()))),
                 Err(error) => {
                     tracing::warn!(
-                        instance = instance.as_str(),
                         error = %chain(&error),
-                        "Nodes could not be listed: an instance that seems to have none is not let go before that"
+                        "Nodes could not be listed: no instance is let go for want of one before they are"
                     );
-                    return false;
+                    Some((clock.now(), None))
                 }
-            }
+            };
         }
-        let is_unseen = last.as_ref().is_some_and(|(_, listed)| listed.contains(instance));
+        let Some((_, Some(listed))) = &*last else { return false };
+        let is_unseen = listed.contains(instance);
         if is_unseen && nodes.of_instance(instance).is_empty() {
             tracing::warn!(
                 instance = instance.as_str(),
