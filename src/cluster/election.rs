@@ -138,14 +138,16 @@ impl Election {
         }
     }
 
-    /// Gives the Lease back, so that another process need not wait. Nothing new is begun from then on; calls under way may be answered yet.
+    /// Gives the Lease back, so that another process need not wait. Nothing new is begun from then on; calls under way may be answered yet. One
+    /// that does not lead may hold it all the same: its last write was cut off.
     pub async fn step_down(&mut self) {
-        if !self.leadership.leads() {
-            return;
-        }
+        let led = self.leadership.leads();
         self.leadership.set(Standing::Unknown);
         match tokio::time::timeout(RETRY, self.give_back()).await {
-            Ok(Ok(())) => tracing::info!("gave the Lease back: another process may lead at once"),
+            Ok(Ok(false)) => {}
+            Ok(Ok(true)) => tracing::info!("gave the Lease back: another process may lead at once"),
+            // It may well not be ours.
+            Ok(Err(_)) | Err(_) if !led => {}
             Ok(Err(error)) => {
                 tracing::warn!(error = %chain(&error), "could not give the Lease back: another process leads once the Lease has expired");
             }
@@ -155,16 +157,16 @@ impl Election {
         }
     }
 
-    /// Reads the Lease again first: a renewal may just have been cut off.
-    async fn give_back(&self) -> Result<(), ApiError> {
-        let Some(lease) = self.cluster.lease(&self.name).await? else { return Ok(()) };
+    /// Reads the Lease again first: a renewal may just have been cut off. Returns whether it was ours.
+    async fn give_back(&self) -> Result<bool, ApiError> {
+        let Some(lease) = self.cluster.lease(&self.name).await? else { return Ok(false) };
         let spec = lease.spec.clone().unwrap_or_default();
         if spec.holder_identity.as_deref() != Some(&self.identity) {
-            return Ok(());
+            return Ok(false);
         }
         let spec = given_back(spec, self.clock.wall());
         self.cluster.write_lease(&Lease { spec: Some(spec), ..lease }, false).await?;
-        Ok(())
+        Ok(true)
     }
 
     /// Reads or writes the Lease once. Returns the pause until the next call.

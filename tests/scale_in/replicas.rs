@@ -164,6 +164,18 @@ async fn a_leader_whose_own_node_goes_hands_over_before_its_pod_is_asked_and_tri
     }
 }
 
+/// As in a rollout: nobody would lead before it has expired.
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_taking_a_stop_has_cut_off_is_given_back() {
+    let (mut scene, second, _machine) = two().await;
+    scene.stop_for_good().await;
+    let slow = Fault::Slow(seconds(3));
+    scene.world.cluster.fail_next(1, Verb::Update, "leases", slow);
+    scene.until(|_| holder(&scene) == "ebbtide-1").await;
+    second.stop().await.expect("in good order");
+    assert_eq!(holder(&scene), "");
+}
+
 /// Another installation, with a Lease and groups of its own.
 fn another(scene: &Scene) -> Program {
     let election = config().election.map(|candidate| Candidate { lease: "another".into(), ..candidate });
