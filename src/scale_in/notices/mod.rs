@@ -46,11 +46,6 @@ pub struct Expected {
 /// A machine that ends later than this may wait for its turn among people's requests: a day is left for the scale-ins before it.
 const FAR: SignedDuration = SignedDuration::from_hours(24);
 
-/// A machine that waits is known after a restart only by its message, which SQS keeps for four days unless the queue says otherwise.
-///
-/// Source: [message retention period](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SetQueueAttributes.html).
-const KEPT: SignedDuration = SignedDuration::from_hours(72);
-
 /// Whether, as of `moment`, the end of a machine is so far away that it may wait for its turn.
 pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
     ends_at.is_some_and(|at| at > later(moment, FAR))
@@ -59,7 +54,7 @@ pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
 impl Expected {
     /// Whether it asks for a drain that may wait for its turn.
     fn may_wait(&self, now: Timestamp) -> bool {
-        self.treatment == Treatment::Drain && is_far(self.ends_at, now) && now < later(self.told_at, KEPT)
+        self.treatment == Treatment::Drain && is_far(self.ends_at, now)
     }
 
     /// What two notices together say: the stricter treatment with its cause, the earlier end.
@@ -234,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_drain_whose_end_is_more_than_a_day_away_may_wait_and_not_until_its_message_is_gone() {
+    fn only_a_drain_whose_end_is_more_than_a_day_away_may_wait_however_long_that_is_known() {
         const DAY: i64 = 86_400;
         let now = |second| Timestamp::from_second(second).expect("in range");
         for (ends_at, treatment, second, may_wait) in [
@@ -242,8 +237,8 @@ mod tests {
             (Some(DAY), Treatment::Drain, 0, false),
             (None, Treatment::Drain, 0, false),
             (Some(DAY + 1), Treatment::Cordon, 0, false),
-            (Some(14 * DAY), Treatment::Drain, 3 * DAY - 1, true),
-            (Some(14 * DAY), Treatment::Drain, 3 * DAY, false),
+            (Some(14 * DAY), Treatment::Drain, 13 * DAY - 1, true),
+            (Some(14 * DAY), Treatment::Drain, 13 * DAY, false),
         ] {
             let notice = |expected| Noticed { expected, event: None, called_off: None };
             let far = notice(expected(Cause::ScheduledEvent, ends_at, treatment));
