@@ -526,6 +526,28 @@ async fn a_recommendation_is_the_groups_affair_where_it_rebalances_capacity_and_
 }
 
 #[tokio::test(start_paused = true)]
+async fn recommendations_for_a_whole_group_drain_a_tenth_of_it_at_once_and_an_interruption_waits_for_nobody()
+{
+    let (scene, url) = scene_of(group(20), config_with(|it| it.on_rebalance = Treatment::Drain)).await;
+    let machines = scene.machines();
+    scene.world.cluster.add(budget("web").max_unavailable(0));
+    for machine in &machines {
+        scene.run([pod(machine.name.as_str()).label("app", "web").on(&machine.name)]).await;
+        scene.world.aws.recommend_rebalance(&machine.instance);
+    }
+    scene.pass_some(Duration::from_mins(5)).await;
+    assert_eq!(under_way(&scene.world, &machines), 2);
+    let waits = machines.iter().find(|machine| causes(&scene.world, machine).is_empty()).expect("one");
+    scene.world.aws.interrupt_spot(&waits.instance);
+    scene.pass_some(seconds(10)).await;
+    assert_eq!(causes(&scene.world, waits), ["spot-interruption"]);
+    // The others' have lapsed.
+    scene.until(|w| is_empty(w, &url)).await;
+    let drained = machines.iter().filter(|machine| !causes(&scene.world, machine).is_empty()).count();
+    assert_eq!(drained, 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn scheduled_maintenance_is_a_drain_or_a_cordon_that_ends_when_it_is_called_off() {
     let change = |world: &World, status: &str| ScheduledChange {
         id: "retire-1".into(),

@@ -37,13 +37,16 @@ pub struct Expected {
     pub ends_at: Option<Timestamp>,
     /// What to do; nothing: it is called off.
     pub treatment: Treatment,
+    /// Whether it is advice alone: neither AWS nor the group is known to end the machine.
+    pub is_advice: bool,
     /// When AWS wrote it.
     pub told_at: Timestamp,
     /// When the notice has lapsed.
     pub until: Timestamp,
 }
 
-/// A machine that ends later than this may wait for its turn among people's requests: a day is left for the scale-ins before it.
+/// A machine that ends later than this, or need not end, may wait for its turn among people's requests: a day is left for the scale-ins
+/// before it.
 const FAR: SignedDuration = SignedDuration::from_hours(24);
 
 /// Whether, as of `moment`, the end of a machine is so far away that it may wait for its turn.
@@ -54,7 +57,7 @@ pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
 impl Expected {
     /// Whether it asks for a drain that may wait for its turn.
     fn may_wait(&self, now: Timestamp) -> bool {
-        self.treatment == Treatment::Drain && is_far(self.ends_at, now)
+        self.treatment == Treatment::Drain && (self.is_advice || is_far(self.ends_at, now))
     }
 
     /// What two notices together say: the stricter treatment with its cause, the earlier end.
@@ -183,7 +186,8 @@ mod tests {
 
     fn expected(cause: Cause, ends_at: Option<i64>, treatment: Treatment) -> Expected {
         let at = |second| Timestamp::from_second(second).expect("in range");
-        Expected { cause, ends_at: ends_at.map(at), treatment, told_at: at(0), until: at(1_000) }
+        let is_advice = cause == Cause::RebalanceRecommendation;
+        Expected { cause, ends_at: ends_at.map(at), treatment, is_advice, told_at: at(0), until: at(1_000) }
     }
 
     #[test]
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_drain_whose_end_is_more_than_a_day_away_may_wait_however_long_that_is_known() {
+    fn only_a_drain_on_advice_or_whose_end_is_more_than_a_day_away_may_wait_however_long_that_is_known() {
         const DAY: i64 = 86_400;
         let now = |second| Timestamp::from_second(second).expect("in range");
         for (ends_at, treatment, second, may_wait) in [
@@ -247,8 +251,11 @@ mod tests {
                 may_wait,
                 "{ends_at:?} {treatment:?} {second}"
             );
-            let advice = notice(expected(Cause::RebalanceRecommendation, None, Treatment::Cordon));
-            assert_eq!(super::may_wait(&[far.clone(), advice], now(second)), may_wait);
+            let advice = |treatment| notice(expected(Cause::RebalanceRecommendation, None, treatment));
+            assert_eq!(super::may_wait(&[far.clone(), advice(Treatment::Cordon)], now(second)), may_wait);
+            assert!(super::may_wait(&[advice(Treatment::Drain)], now(second)));
+            let together = [far.clone(), advice(Treatment::Drain)];
+            assert_eq!(super::may_wait(&together, now(second)), may_wait || treatment == Treatment::Cordon);
             let stops = notice(expected(Cause::StateChange, None, Treatment::Drain));
             assert!(!super::may_wait(&[far, stops], now(second)), "it goes now, whatever else is far away");
         }
