@@ -485,6 +485,32 @@ async fn recommendations_for_a_whole_group_close_a_tenth_of_its_nodes() {
     }
 }
 
+/// cluster-autoscaler would buy another group in place of what is closed.
+#[tokio::test(start_paused = true)]
+async fn an_event_weeks_ahead_that_names_a_whole_group_closes_a_tenth_of_its_nodes() {
+    let config = config_with(|it| it.on_scheduled_event = Treatment::Cordon);
+    let (scene, url) = scene_of(group(20), config).await;
+    let machines = scene.machines();
+    let change = |status: &str| ScheduledChange {
+        id: "retire-1".into(),
+        code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED".into(),
+        starts: scene.world.clock.now() + SignedDuration::from_hours(14 * 24),
+        status: status.into(),
+    };
+    let closed = || machines.iter().filter(|machine| is_cordoned(&scene.world, machine)).collect::<Vec<_>>();
+    announce(&scene.world, &change("upcoming"), &machines);
+    scene.pass_some(seconds(60)).await;
+    assert!(is_empty(&scene.world, &url));
+    assert_eq!(closed().len(), 2);
+    let open = machines.iter().find(|machine| !closed().contains(machine)).expect("one");
+    scene.world.aws.recommend_rebalance(&open.instance);
+    scene.pass_some(seconds(60)).await;
+    assert_eq!(closed().len(), 2, "whatever they are closed for");
+    announce(&scene.world, &change("closed"), &machines);
+    scene.pass_some(seconds(60)).await;
+    assert_eq!(closed().len(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_message_is_deleted_once_its_node_is_closed_whatever_the_wall_clock_was_set_to() {
     for by in [SignedDuration::from_mins(-2), SignedDuration::from_mins(2)] {

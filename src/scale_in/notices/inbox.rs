@@ -28,7 +28,6 @@ use crate::scale_in::context::{Shared, primary};
 use crate::scale_in::holds::ToldHeld;
 use crate::scale_in::metrics::Handled;
 use crate::scale_in::operator_queue::size;
-use crate::scale_in::record::Cause;
 use crate::telemetry::chain;
 
 /// While messages wait for their records, they are checked this often.
@@ -403,7 +402,7 @@ impl Inbox {
         now: Timestamp,
     ) -> (Vec<Pending>, Option<Timestamp>) {
         let mut for_others = None;
-        let mut pending = Vec::new();
+        let mut pending: Vec<Pending> = Vec::new();
         for notice in notices {
             let About::Instance(instance) = &notice.about else { continue };
             let is_anothers = self.is_anothers(notice);
@@ -423,8 +422,8 @@ impl Inbox {
                 continue;
             }
             let meaning = self.meaning(notice, &group, snapshot, now);
-            let meaning =
-                meaning.filter(|meaning| !self.closes_too_many(meaning, instance, &group, snapshot));
+            let meaning = meaning
+                .filter(|meaning| !self.closes_too_many(meaning, instance, &group, snapshot, &pending));
             if let Some(meaning) = meaning {
                 pending.push(Pending { instance: instance.clone(), group, meaning });
             }
@@ -492,29 +491,30 @@ impl Inbox {
         meaning(&by_our_clock(&notice.news, -ahead), at, group, &hook, &self.shared.settings, now)
     }
 
-    /// Whether a recommendation would close one node more than a group is to have closed for recommendations at once: they often come for all
-    /// of its spot nodes together, and no interruption follows.
+    /// Whether a notice would close one node more than a group is to have closed for notices at once, beside what is `pending` of its message:
+    /// recommendations often come for all spot nodes together, and one event may name a whole group weeks ahead.
     fn closes_too_many(
         &self,
         meaning: &Meaning,
         instance: &InstanceId,
         group: &GroupName,
         snapshot: &Snapshot,
+        pending: &[Pending],
     ) -> bool {
-        let (true, Some(of)) = (meaning.closes_for_a_recommendation(), snapshot.groups.get(group)) else {
+        let (Meaning::Expected(notice), Some(of)) = (meaning, snapshot.groups.get(group)) else {
             return false;
         };
-        let is_about = |id: &InstanceId| {
-            let mut pending = self.waiting.values().flat_map(|waiting| &waiting.pending);
-            pending.any(|it| it.instance == *id && it.meaning.closes_for_a_recommendation())
-        };
+        if !meaning.closes() {
+            return false;
+        }
+        let pending = self.waiting.values().flat_map(|waiting| &waiting.pending).chain(pending);
+        let to_close: BTreeSet<_> = pending.filter(|it| it.meaning.closes()).map(|it| &it.instance).collect();
         let cluster_now = self.shared.clock.cluster();
         let is_closed = |id: &InstanceId| {
             let node = primary(&self.shared.nodes, id).filter(|node| node.scale_in().is_none());
             let cordon = node.and_then(|node| node.cordon.clone());
             let mut reasons = cordon.iter().flat_map(Cordon::reasons);
-            reasons.any(|reason| reason.cause == Cause::RebalanceRecommendation && reason.until > cluster_now)
-                || is_about(id)
+            reasons.any(|reason| reason.until > cluster_now) || to_close.contains(id)
         };
         let others = of.asg.live().map(|other| &other.id).filter(|other| *other != instance);
         let closed = others.filter(|other| is_closed(other)).count();
@@ -523,8 +523,9 @@ impl Inbox {
             tracing::info!(
                 instance = instance.as_str(),
                 group = group.as_str(),
+                cause = %notice.expected.cause,
                 closed,
-                "rebalance recommendation ignored: enough nodes of the group are cordoned for others (--max-operator-scale-ins)"
+                "notice ignored: enough nodes of the group are cordoned for others (--max-operator-scale-ins)"
             );
         }
         too_many

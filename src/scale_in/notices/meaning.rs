@@ -115,10 +115,9 @@ fn is_held(hook: &HookState) -> bool {
 }
 
 impl Meaning {
-    /// Whether it closes the node because AWS advises to leave it.
-    pub(super) fn closes_for_a_recommendation(&self) -> bool {
-        matches!(self, Self::Expected(Noticed { expected, .. })
-            if (expected.cause, expected.treatment) == (Cause::RebalanceRecommendation, Treatment::Cordon))
+    /// Whether it closes the node.
+    pub(super) fn closes(&self) -> bool {
+        matches!(self, Self::Expected(notice) if notice.expected.treatment == Treatment::Cordon)
     }
 
     /// Whether the drain that it asks for may wait for its turn.
