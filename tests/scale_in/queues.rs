@@ -320,6 +320,31 @@ async fn a_lifecycle_action_under_anothers_hook_is_left_alone_though_the_instanc
     assert!(is_empty(&scene.world, &url));
 }
 
+/// Whoever shares the queue would miss it, and the hook would time out: the instance is abandoned, and the next one too.
+#[tokio::test(start_paused = true)]
+async fn what_a_group_launches_under_a_hook_is_left_to_the_hooks_owner_by_whichever_way_it_is_told() {
+    let (scene, url) = scene_of(held_group(2, 300), config()).await;
+    let now = scene.world.clock.now();
+    let own = |hook: &str| {
+        json!({
+            "Service": "AWS Auto Scaling", "Time": now, "LifecycleActionToken": "0fa", "AutoScalingGroupName": "web",
+            "LifecycleHookName": hook, "EC2InstanceId": FOREIGN, "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING",
+        })
+    };
+    let by_event = event("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", now, &own("join"));
+    // Nothing keeps a launching hook from having the name of ours.
+    for body in [by_event, own("join").to_string(), own("ebbtide").to_string()] {
+        scene.world.aws.put_message(&url, body).expect("there");
+    }
+    scene.pass_some(seconds(300)).await;
+    let (messages, received) = left(&scene.world, &url);
+    assert_eq!(messages, 3, "not deleted");
+    assert!((4..=16).contains(&received), "{received} times");
+    // They have lapsed then.
+    scene.pass_some(seconds(400)).await;
+    assert!(is_empty(&scene.world, &url));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_hides_nothing_is_asked_once_a_second_its_groups_ever_less_often_and_a_notice_is_heard()
 {

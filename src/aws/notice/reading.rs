@@ -91,7 +91,9 @@ fn of_event(kind: &str, event: &Value, sent: Timestamp) -> Result<Content, Strin
     let at = written(event, "time").unwrap_or(sent);
     let detail = event.get("detail").unwrap_or(&Value::Null);
     let news = match kind {
-        "EC2 Instance-terminate Lifecycle Action" => return lifecycle_action(detail, at),
+        "EC2 Instance-terminate Lifecycle Action" | "EC2 Instance-launch Lifecycle Action" => {
+            return lifecycle_action(detail, at);
+        }
         "AWS Health Event" => return health(detail, at),
         "Capacity Block Reservation Expiration Warning" | "Capacity Block Expiration Warning" => {
             return capacity_block(detail, at);
@@ -127,13 +129,12 @@ fn of_event(kind: &str, event: &Value, sent: Timestamp) -> Result<Content, Strin
 /// reference](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html), [lifecycle
 /// notifications](https://docs.aws.amazon.com/autoscaling/ec2/userguide/prepare-for-lifecycle-notifications.html).
 fn lifecycle_action(action: &Value, at: Timestamp) -> Result<Content, String> {
-    let transition = required(action, "LifecycleTransition")?;
-    if transition != "autoscaling:EC2_INSTANCE_TERMINATING" {
-        return Ok(Content::Nothing(format!("lifecycle action {}", quoted(transition))));
-    }
-    let news = News::LifecycleAction {
-        group: bounded(action, "AutoScalingGroupName", LONGEST_NAME)?.into(),
-        hook: bounded(action, "LifecycleHookName", LONGEST_NAME)?.to_owned(),
+    let news = match required(action, "LifecycleTransition")? {
+        "autoscaling:EC2_INSTANCE_TERMINATING" => News::LifecycleAction {
+            group: bounded(action, "AutoScalingGroupName", LONGEST_NAME)?.into(),
+            hook: bounded(action, "LifecycleHookName", LONGEST_NAME)?.to_owned(),
+        },
+        _ => News::OtherTransition,
     };
     let about = About::Instance(instance(required(action, "EC2InstanceId")?)?);
     Ok(Content::Notices(vec![Notice { about, at, news }]))

@@ -211,13 +211,18 @@ fn a_notification_of_a_topic_that_does_not_name_it_is_read() {
 }
 
 #[test]
-fn launches_test_notifications_and_other_events_end_nothing() {
+fn what_a_group_launches_under_a_hook_is_no_news_for_us_and_kept_for_the_hooks_owner() {
     let launching = "autoscaling:EC2_INSTANCE_LAUNCHING";
     let detail = lifecycle_detail(launching, "EC2", "AutoScalingGroup");
     let launch = event("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", &detail);
-    assert_eq!(nothing(&launch), r#"event "EC2 Instance-launch Lifecycle Action""#);
     let own = own_notification(launching).to_string();
-    assert_eq!(nothing(&own), r#"lifecycle action "autoscaling:EC2_INSTANCE_LAUNCHING""#);
+    for body in [launch, by_sns(&own), own] {
+        assert_eq!(news(&body), News::OtherTransition, "{body}");
+    }
+}
+
+#[test]
+fn test_notifications_and_other_events_end_nothing() {
     // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
     let test = json!({
         "AccountId": "123456789012",

@@ -2,8 +2,8 @@
 //!
 //! - A message that stays in the queue comes again: whatever is lost here (a crash, a lost lead, a failed deletion) is
 //!   told again. A message that comes twice is the same to the plan.
-//! - Messages about instances that are not ours, or not yet, and lifecycle actions under others' hooks are left alone: somebody else may
-//!   read the same queue. One that names others beside ours is so as well, once ours are done.
+//! - Messages about instances that are not ours, or not yet, and lifecycle actions under others' hooks or of launches are left alone:
+//!   somebody else may read the same queue. One that names others beside ours is so as well, once ours are done.
 //! - No message is obeyed: a lifecycle action only makes its group be read at once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -373,9 +373,13 @@ impl Inbox {
         matches!(&notice.about, About::Instance(instance) if has_node(instance)) && !self.is_anothers(notice)
     }
 
-    /// Whether the notice names another's hook: its token is for the hook's owner, and refreshes show what is held.
+    /// Whether the notice tells of another's hook: its token is for the hook's owner, and refreshes show what is held.
     fn is_anothers(&self, notice: &Notice) -> bool {
-        matches!(&notice.news, News::LifecycleAction { hook, .. } if hook != self.shared.hooks.name())
+        match &notice.news {
+            News::LifecycleAction { hook, .. } => hook != self.shared.hooks.name(),
+            News::OtherTransition => true,
+            _ => false,
+        }
     }
 
     /// Notes which machines of Nodes our hook holds, by notices that come while AWS has described no groups: they need heartbeats.

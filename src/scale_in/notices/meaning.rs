@@ -48,7 +48,7 @@ pub(super) enum Meaning {
 pub(super) fn lapses(news: &News, at: Timestamp) -> Timestamp {
     match news {
         News::SpotInterruption => later(later(at, SPOT), SPARED),
-        News::LifecycleAction { .. } | News::StateChange => later(at, SPARED),
+        News::LifecycleAction { .. } | News::OtherTransition | News::StateChange => later(at, SPARED),
         News::CapacityEnds(ends) => later(*ends, SPARED),
         News::RebalanceRecommendation => later(at, REBALANCE),
         News::ScheduledEvent { starts, ends, .. } => {
@@ -82,6 +82,7 @@ pub(super) fn meaning(
             let until = until.min(later(now, UNSHOWN));
             return (until > now).then_some(Meaning::Held { since: at, until });
         }
+        News::OtherTransition => return None,
         News::SpotInterruption => drained_by(Cause::SpotInterruption, later(at, SPOT)),
         News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
         // The group launches a replacement first, and then holds this one. Without a hook it just ends it: no time to wait for a turn.
