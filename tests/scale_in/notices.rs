@@ -277,16 +277,44 @@ async fn malformed_messages_are_deleted_and_those_about_others_left_alone() {
     let told = "message deleted: not a notice from AWS";
     let text = log.text();
     let lines: Vec<_> = text.lines().filter(|line| line.contains(told)).collect();
-    assert!(
-        lines.len() >= malformed.len() && lines.iter().all(|line| line.contains(" message_id=")),
-        "{text}"
-    );
+    assert!(lines.len() == 1 && lines[0].contains(" message_id="), "{text}");
     scene.pass_some(Duration::from_mins(5)).await;
     assert!(!deleted(&scene.world, foreign));
     let all = queue(&scene.world, &url);
     let left: Vec<_> = all.visible.iter().chain(&all.in_flight).collect();
     assert_eq!(left.len(), 1);
     assert!(left[0].received >= 3, "it comes again, for whoever it is for: {}", left[0].received);
+}
+
+/// Lines that find no room are dropped, and with them those of drains.
+#[tokio::test(start_paused = true)]
+async fn what_anybody_may_send_without_end_is_told_in_a_line_a_minute() {
+    let (log, _guard) = captured::log(tracing::Level::INFO);
+    let (scene, url) = scene_of(group(20), config()).await;
+    let machines = scene.machines();
+    let send = |count: usize| {
+        for machine in machines.iter().cycle().take(count) {
+            scene.world.aws.put_message(&url, "{}").expect("there");
+            scene.world.aws.recommend_rebalance(&machine.instance);
+        }
+    };
+    let lines = |told: &str| {
+        let text = log.text();
+        text.lines().filter(|line| line.contains(told)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let floods = ["message deleted: not a notice from AWS", "notice ignored: enough nodes of the group"];
+    send(200);
+    scene.pass_some(seconds(50)).await;
+    assert_eq!(floods.map(|told| lines(told).len()), [1, 1]);
+    scene.pass_some(seconds(20)).await;
+    send(20);
+    scene.pass_some(seconds(30)).await;
+    for told in floods.map(lines) {
+        assert_eq!(told.len(), 2, "{told:#?}");
+        let suppressed = told[1].split("suppressed=").nth(1).and_then(|rest| rest.split(' ').next());
+        let suppressed = suppressed.and_then(|count| count.parse::<u32>().ok());
+        assert!(suppressed.is_some_and(|count| count > 100), "{told:#?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ use crate::scale_in::context::{Shared, primary};
 use crate::scale_in::holds::ToldHeld;
 use crate::scale_in::metrics::Handled;
 use crate::scale_in::operator_queue::size;
-use crate::telemetry::chain;
+use crate::telemetry::{RateLimit, chain};
 
 /// While messages wait for their records, they are checked this often.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -60,6 +60,9 @@ const LONGEST_HIDDEN: Duration = Duration::from_hours(1);
 /// Least time between two receives without a message, or with none but such as should be hidden: SQS waits for one, but an endpoint that
 /// does not would be asked incessantly.
 const BETWEEN_EMPTY: SignedDuration = SignedDuration::from_secs(1);
+
+/// What anybody who may send to the queue can cause is told this often at most: lines that find no room are dropped, those of drains too.
+const TELL_EVERY: Duration = Duration::from_mins(1);
 
 /// Pause after the first failed read of the queue; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -181,6 +184,10 @@ struct Inbox {
     /// When the last receive began.
     received_at: Timestamp,
     outages: Outages,
+    /// Lines about malformed messages.
+    malformed: RateLimit,
+    /// Lines about notices that would close one node too many.
+    closed_enough: RateLimit,
 }
 
 impl Inbox {
@@ -202,6 +209,8 @@ impl Inbox {
             receive_at,
             received_at: receive_at,
             outages: Outages::default(),
+            malformed: RateLimit::default(),
+            closed_enough: RateLimit::default(),
         }
     }
 
@@ -455,7 +464,7 @@ impl Inbox {
     }
 
     /// What a message tells; `None` if it can go.
-    fn notices(&self, content: Content, message: &str) -> Option<Vec<Notice>> {
+    fn notices(&mut self, content: Content, message: &str) -> Option<Vec<Notice>> {
         match content {
             Content::Notices(notices) => Some(notices),
             Content::Nothing(what) => {
@@ -469,12 +478,15 @@ impl Inbox {
                 None
             }
             Content::Malformed(why) => {
-                tracing::warn!(
-                    queue = self.queue,
-                    message_id = message,
-                    why,
-                    "message deleted: not a notice from AWS"
-                );
+                if let Some(suppressed) = self.malformed.allow(TELL_EVERY) {
+                    tracing::warn!(
+                        queue = self.queue,
+                        message_id = message,
+                        why,
+                        suppressed,
+                        "message deleted: not a notice from AWS"
+                    );
+                }
                 self.shared.metrics.handled(Handled::malformed);
                 None
             }
@@ -498,7 +510,7 @@ impl Inbox {
     /// Whether a notice would close one node more than a group is to have closed for notices at once, beside what is `pending` of its message:
     /// recommendations often come for all spot nodes together, and one event may name a whole group weeks ahead.
     fn closes_too_many(
-        &self,
+        &mut self,
         meaning: &Meaning,
         instance: &InstanceId,
         group: &GroupName,
@@ -523,12 +535,13 @@ impl Inbox {
         let others = of.asg.live().map(|other| &other.id).filter(|other| *other != instance);
         let closed = others.filter(|other| is_closed(other)).count();
         let too_many = closed >= self.shared.settings.operator_at_once.of(size(&of.asg));
-        if too_many {
+        if too_many && let Some(suppressed) = self.closed_enough.allow(TELL_EVERY) {
             tracing::info!(
                 instance = instance.as_str(),
                 group = group.as_str(),
                 cause = %notice.expected.cause,
                 closed,
+                suppressed,
                 "notice ignored: enough nodes of the group are cordoned for others (--max-operator-scale-ins)"
             );
         }
