@@ -105,7 +105,7 @@ async fn what_a_message_says_our_hook_holds_is_held_before_the_groups_are_known(
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(100).exits_after(90)]).await;
     scene.take_down().await;
-    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(180));
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(900));
     scene.scale_in(&machine, Cause::Group).await;
     scene.pass_some(seconds(6)).await;
     scene.bring_back();

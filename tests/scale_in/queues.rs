@@ -346,6 +346,17 @@ async fn what_a_group_launches_under_a_hook_is_left_to_the_hooks_owner_by_whiche
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_about_others_that_is_dated_in_the_next_century_stays_no_longer_than_any() {
+    let (scene, url) = scene_of(group(1), config()).await;
+    let later = scene.world.clock.now() + days(36_500);
+    let stopping = json!({ "instance-id": FOREIGN, "state": "stopping" });
+    let body = event("aws.ec2", "EC2 Instance State-change Notification", later, &stopping);
+    scene.world.aws.put_message(&url, body).expect("there");
+    scene.pass_some(seconds(700)).await;
+    assert!(is_empty(&scene.world, &url));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_queue_that_hides_nothing_is_asked_once_a_second_its_groups_ever_less_often_and_a_notice_is_heard()
 {
     const DESCRIBE: Operation = Operation::DescribeAutoScalingGroups;

@@ -489,6 +489,18 @@ fn what_is_no_notice_at_all_is_malformed_and_told_in_a_short_line() {
     malformed(&by_sns(&by_sns("{}")));
 }
 
+/// Whoever may send to the queue writes what he likes: a notice of the next century would count until then.
+#[test]
+fn a_notice_is_never_of_later_than_it_was_sent() {
+    for body in documented().iter().filter(|body| body.contains(AT)) {
+        for time in ["2199-01-01T00:00:00Z", "2026-01-27T01:43:26Z"] {
+            let body = body.replace(AT, time);
+            assert_eq!(notices(&body)[0].at, sent(), "{body}");
+        }
+        assert_eq!(notices(body)[0].at, at(AT), "{body}");
+    }
+}
+
 #[test]
 fn a_moment_that_no_clock_shows_is_none() {
     let late = capacity_block("detail_type", "").replace(AT, "9999-12-30T22:00:00Z");

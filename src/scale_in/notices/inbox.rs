@@ -16,7 +16,7 @@ use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{sleep, timeout};
 
-use super::meaning::{Facts, Meaning, is_settled, lapses, meaning};
+use super::meaning::{Facts, Meaning, UNSHOWN, is_settled, lapses, meaning};
 use super::outages::Outages;
 use crate::aws::{About, AwsError, Content, Lifecycle, MESSAGES_A_CALL, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
@@ -399,7 +399,7 @@ impl Inbox {
                 (&notice.about, &notice.news)
             {
                 let since = later(notice.at, -ahead).min(now);
-                let until = later(lapses(&notice.news, notice.at), -ahead);
+                let until = later(lapses(&notice.news, notice.at), -ahead).min(later(now, UNSHOWN));
                 let told = ToldHeld { group: group.clone(), since, until };
                 self.shared.holds.note_told_held(instance, told, now);
             }

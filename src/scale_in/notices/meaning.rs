@@ -28,7 +28,7 @@ const WITHOUT_END: SignedDuration = SignedDuration::from_hours(24);
 const SPARED: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long a lifecycle action counts that no refresh shows.
-const UNSHOWN: SignedDuration = SignedDuration::from_mins(5);
+pub(super) const UNSHOWN: SignedDuration = SignedDuration::from_mins(5);
 
 /// A notice about an instance of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
