@@ -139,7 +139,7 @@ impl Notices {
         self.by_instance.lock().keys().cloned().collect()
     }
 
-    /// Changes when something new is expected.
+    /// Changes when something new is expected, and when something is no more.
     pub(super) fn versions(&self) -> watch::Receiver<()> {
         self.versions.subscribe()
     }
@@ -171,11 +171,14 @@ impl Notices {
 
     fn forget(&self, instance: &InstanceId, message: &str) {
         let mut all = self.by_instance.lock();
-        if let Some(messages) = all.get_mut(instance) {
-            messages.remove(message);
-            if messages.is_empty() {
-                all.remove(instance);
-            }
+        let Some(messages) = all.get_mut(instance) else { return };
+        let was_there = messages.remove(message).is_some();
+        if messages.is_empty() {
+            all.remove(instance);
+        }
+        drop(all);
+        if was_there {
+            self.versions.send_replace(());
         }
     }
 }
@@ -262,15 +265,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_is_forgotten_with_its_last_message() {
+    fn what_is_expected_is_forgotten_with_its_last_message_and_that_is_heard() {
         let (notices, instance) = (Notices::default(), InstanceId::from("i-1"));
         let spot = expected(Cause::SpotInterruption, Some(120), Treatment::Drain);
         let notice = Noticed { expected: spot, event: None, called_off: None };
         notices.expect(&instance, "m-1", notice.clone());
         notices.expect(&instance, "m-2", notice);
+        let mut versions = notices.versions();
+        let mut is_heard = || {
+            let is_new = versions.has_changed().expect("there");
+            versions.mark_unchanged();
+            is_new
+        };
         notices.forget(&instance, "m-1");
-        assert_eq!(together(&notices.about(&instance)), Some(spot));
+        assert_eq!((together(&notices.about(&instance)), is_heard()), (Some(spot), true));
         notices.forget(&instance, "m-2");
         assert_eq!((notices.about(&instance), notices.instances()), (Vec::new(), Vec::new()));
+        assert!(is_heard());
+        notices.forget(&instance, "m-2");
+        assert!(!is_heard(), "it was forgotten before");
     }
 }
