@@ -246,8 +246,8 @@ pub(super) struct ServeFlags {
     /// Needs deploy/aws/iam/load-balancers.json, see docs/scale-in.md.
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) wait_for_load_balancers: String,
-    /// How many scale-ins requested by annotation, or for maintenance more than a day away, run at once in a group: a number, or a
-    /// share of its instances like 10%; at least one. The others wait.
+    /// How many scale-ins requested by annotation, for maintenance more than a day away or on rebalance recommendations run at once
+    /// in a group: a number, or a share of its instances like 10%; at least one. The others wait.
     #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]
     pub(super) max_operator_scale_ins: String,
     /// Name of our lifecycle hook: hooks of this name are completed by ebbtide, others left alone.
@@ -266,8 +266,8 @@ pub(super) struct ServeFlags {
     /// state changes. Without one, only refreshes show what happens. Repeatable: each queue has a name of its own.
     #[arg(long, value_name = "URL")]
     pub(super) queue_url: Vec<String>,
-    /// What to do on a rebalance recommendation, unless the group has Capacity Rebalancing and a terminating hook: drain (and have
-    /// it replaced), cordon (for an hour), nothing.
+    /// What to do on a rebalance recommendation, unless the group has Capacity Rebalancing and a terminating hook: drain (in
+    /// turn, and have it replaced), cordon (for an hour), nothing.
     #[arg(long, value_name = "CHOICE", default_value = "cordon")]
     pub(super) on_rebalance: String,
     /// What to do when AWS Health announces maintenance, retirement or reboot of an instance: drain (and have it replaced),

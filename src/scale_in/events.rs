@@ -508,7 +508,7 @@ pub(super) fn wishes_ignored(pods: Vec<String>) -> ScaleInEvent {
     warning(Reason::WishesIgnored, "wishes", note)
 }
 
-/// A person's request, or maintenance that is far away, waits for what is `ahead` of it in the group.
+/// A person's request, maintenance that is far away, or a drain on AWS's advice waits for what is `ahead` of it in the group.
 pub(super) fn queued(group: &str, ahead: &Ahead) -> ScaleInEvent {
     let Ahead { at_once, under_way, to_come, nodes, before, launches_fail } = ahead;
     let nodes = match &nodes[..] {
@@ -518,7 +518,7 @@ pub(super) fn queued(group: &str, ahead: &Ahead) -> ScaleInEvent {
     let failing =
         launches_fail.as_ref().map(|code| format!(". Launches of the group fail: {}", quoted(code, 100)));
     let note = format!(
-        "waits for its turn: --max-operator-scale-ins allows {at_once} at once in group {}, for people or for maintenance, counting instances that \
+        "waits for its turn: --max-operator-scale-ins allows {at_once} at once in group {}, for people, maintenance and recommendations, counting instances that \
          are still to come. Scale-ins under way: {under_way}; instances to come: {to_come}; requests ahead of this one: {before}{nodes}{}",
         name(group),
         failing.unwrap_or_default()

@@ -1,9 +1,9 @@
-//! Limits how many scale-ins requested by annotation, or for maintenance that is far away, go on at once in a group. The others
-//! wait, oldest request first, maintenance last. Nodes to be replaced wait also for replacements that have not come: a group
-//! whose launches fail is not emptied.
+//! Limits how many scale-ins requested by annotation, for maintenance that is far away, or on AWS's advice go on at once in a group. The
+//! others wait, oldest request first, notices last. Nodes to be replaced wait also for replacements that have not come: a group whose
+//! launches fail is not emptied.
 //!
-//! Survives a restart: those under way are counted by their records, a request's annotation says since when it waits, and the notice of
-//! maintenance stays in its queue.
+//! Survives a restart: those under way are counted by their records, a request's annotation says since when it waits, and a notice stays in
+//! its queue.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ struct Queue<'a> {
     cluster_now: Timestamp,
     /// Whether the group may lose an instance of this weight, as far as it has been asked: that goes through the group.
     may_lose: RefCell<BTreeMap<i32, bool>>,
-    /// Whether the instance has maintenance that is far away.
+    /// Whether a notice asks for a drain of the instance that may wait.
     may_wait: &'a dyn Fn(&InstanceId) -> bool,
 }
 
@@ -246,8 +246,11 @@ impl Queue<'_> {
 
 /// Whether the scale-in waited for its turn, or might have.
 fn took_a_turn(record: &Record) -> bool {
-    let may_have_waited = record.ends_at.is_none() || is_far(record.ends_at, record.requested_at);
-    record.cause == Cause::Operator || record.cause == Cause::ScheduledEvent && may_have_waited
+    match record.cause {
+        Cause::Operator | Cause::RebalanceRecommendation => true,
+        Cause::ScheduledEvent => record.ends_at.is_none() || is_far(record.ends_at, record.requested_at),
+        _ => false,
+    }
 }
 
 /// Makes a node wait: an Event says for whom.
@@ -279,7 +282,7 @@ mod tests {
         nodes: Nodes,
         group: AutoScalingGroup,
         given: TurnsGiven,
-        /// Of which maintenance is far away.
+        /// Whose notices may wait.
         far: BTreeSet<InstanceId>,
     }
 
@@ -424,10 +427,12 @@ mod tests {
     }
 
     #[test]
-    fn maintenance_that_may_have_waited_counts_as_under_way_and_nothing_else_does() {
+    fn advice_and_maintenance_that_may_have_waited_count_as_under_way_and_nothing_else_does() {
         let day = |days: i64| Some(at(days * 86_400 + 1));
         for (cause, ends_at, counts) in [
             (Cause::Operator, None, true),
+            (Cause::RebalanceRecommendation, None, true),
+            (Cause::RebalanceRecommendation, Some(at(120)), true),
             (Cause::ScheduledEvent, day(1), true),
             (Cause::ScheduledEvent, None, true),
             (Cause::ScheduledEvent, Some(at(3_600)), false),

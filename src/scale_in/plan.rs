@@ -612,7 +612,8 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
         s.announce(plan, events::terminates_nothing(group));
         return close(plan);
     }
-    let Some(release) = release_of_request(s, request, *lifecycle, ends_at.is_some() && !is_held) else {
+    let goes_anyway = ends_at.is_some() || notices::may_wait(s.notices, s.now);
+    let Some(release) = release_of_request(s, request, *lifecycle, goes_anyway && !is_held) else {
         if is_held {
             return begin_for_group(s, group, plan);
         }

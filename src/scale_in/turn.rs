@@ -14,7 +14,7 @@ pub enum Turn {
 /// What is ahead of a request that waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ahead {
-    /// How many scale-ins for people or for maintenance go on at once in the group.
+    /// How many scale-ins for people, maintenance and recommendations go on at once in the group.
     pub at_once: usize,
     /// How many are under way.
     pub under_way: usize,

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ebbtide::aws::Aws;
 use ebbtide::cluster::Cluster;
@@ -155,8 +156,8 @@ async fn every_queue_is_asked_how_it_is_set_up_and_no_message_is_touched() {
     let policy = r#"{"Statement": {"Effect": "Allow", "Principal": {"Service": "events.amazonaws.com"}, "Action": "sqs:SendMessage"}}"#;
     let scene = Scene::with(held_group(2, 60)).await;
     let aws = &scene.world.aws;
-    let good =
-        aws.add_queue(QueueSpec::named("ebbtide-good").policy(policy).dead_letters("ebbtide-dead", 1_000));
+    let good = QueueSpec::named("ebbtide-good").policy(policy).dead_letters("ebbtide-dead", 1_000);
+    let good = aws.add_queue(good.retention(Duration::from_hours(14 * 24)));
     let closed = aws
         .add_queue(QueueSpec::named("ebbtide-closed").dead_letters("ebbtide-dead", 3).key("alias/aws/sqs"));
     let gone = good.replace("good", "gone");
@@ -167,7 +168,7 @@ async fn every_queue_is_asked_how_it_is_set_up_and_no_message_is_touched() {
     assert_eq!(about(&report, "queues", "good"), [], "{report:#?}");
     assert_eq!(aws.queue(&good), before);
     let closed: Vec<_> = about(&report, "queues", "closed").iter().map(|(severity, _)| *severity).collect();
-    assert_eq!(closed, [Severity::Warning; 3], "policy, key and receives: {report:#?}");
+    assert_eq!(closed, [Severity::Warning; 4], "policy, key, receives and retention: {report:#?}");
     assert_eq!(about(&report, "queues", "gone"), [(Severity::Error, "there is no such queue")]);
 
     scene.world.aws.deny(Operation::GetQueueAttributes, true);

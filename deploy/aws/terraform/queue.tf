@@ -36,7 +36,7 @@ locals {
 resource "aws_sqs_queue" "notices" {
   name                      = local.name
   sqs_managed_sse_enabled   = true
-  message_retention_seconds = 345600
+  message_retention_seconds = 1209600
   tags                      = var.tags
 
   # A message about another's instance comes again until it has lapsed, ever more seldom the longer that takes: 500 times are normal.

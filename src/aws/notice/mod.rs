@@ -53,6 +53,8 @@ pub enum News {
         /// The hook's name.
         hook: String,
     },
+    /// The group holds it under a hook of another transition, as when it launches: what is told is for the hook's owner.
+    OtherTransition,
     /// Spot capacity is taken back two minutes after the notice.
     SpotInterruption,
     /// A spot instance is more likely than others to be interrupted.

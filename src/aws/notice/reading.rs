@@ -50,7 +50,8 @@ const BLOCK_ENDS_EARLY: SignedDuration = SignedDuration::from_mins(30);
 
 impl Content {
     /// Reads a message's body. If it has no time that can be read, the time at which it was `sent` counts: people
-    /// write messages too, and a warning must not be lost for that. The same for one of years ago, as examples have it. Texts from the body are quoted, without control characters, and short.
+    /// write messages too, and a warning must not be lost for that. The same for one of years ago, as examples have it, and for a time to
+    /// come. Texts from the body are quoted, without control characters, and short.
     pub fn read(body: &str, sent: Timestamp) -> Self {
         read(body, sent).unwrap_or_else(Self::Malformed)
     }
@@ -81,17 +82,19 @@ fn of_message(message: &Value, sent: Timestamp) -> Result<Content, String> {
         Some("autoscaling:TEST_NOTIFICATION") => Ok(Content::Nothing("test notification".to_owned())),
         Some(other) => Ok(Content::Nothing(format!("notification {}", quoted(other)))),
         None if message.get("LifecycleTransition").is_some() => {
-            lifecycle_action(message, written(message, "Time").unwrap_or(sent))
+            lifecycle_action(message, written(message, "Time", sent))
         }
         None => Err("neither an EventBridge event nor a notification of a lifecycle hook".to_owned()),
     }
 }
 
 fn of_event(kind: &str, event: &Value, sent: Timestamp) -> Result<Content, String> {
-    let at = written(event, "time").unwrap_or(sent);
+    let at = written(event, "time", sent);
     let detail = event.get("detail").unwrap_or(&Value::Null);
     let news = match kind {
-        "EC2 Instance-terminate Lifecycle Action" => return lifecycle_action(detail, at),
+        "EC2 Instance-terminate Lifecycle Action" | "EC2 Instance-launch Lifecycle Action" => {
+            return lifecycle_action(detail, at);
+        }
         "AWS Health Event" => return health(detail, at),
         "Capacity Block Reservation Expiration Warning" | "Capacity Block Expiration Warning" => {
             return capacity_block(detail, at);
@@ -127,13 +130,12 @@ fn of_event(kind: &str, event: &Value, sent: Timestamp) -> Result<Content, Strin
 /// reference](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html), [lifecycle
 /// notifications](https://docs.aws.amazon.com/autoscaling/ec2/userguide/prepare-for-lifecycle-notifications.html).
 fn lifecycle_action(action: &Value, at: Timestamp) -> Result<Content, String> {
-    let transition = required(action, "LifecycleTransition")?;
-    if transition != "autoscaling:EC2_INSTANCE_TERMINATING" {
-        return Ok(Content::Nothing(format!("lifecycle action {}", quoted(transition))));
-    }
-    let news = News::LifecycleAction {
-        group: bounded(action, "AutoScalingGroupName", LONGEST_NAME)?.into(),
-        hook: bounded(action, "LifecycleHookName", LONGEST_NAME)?.to_owned(),
+    let news = match required(action, "LifecycleTransition")? {
+        "autoscaling:EC2_INSTANCE_TERMINATING" => News::LifecycleAction {
+            group: bounded(action, "AutoScalingGroupName", LONGEST_NAME)?.into(),
+            hook: bounded(action, "LifecycleHookName", LONGEST_NAME)?.to_owned(),
+        },
+        _ => News::OtherTransition,
     };
     let about = About::Instance(instance(required(action, "EC2InstanceId")?)?);
     Ok(Content::Notices(vec![Notice { about, at, news }]))
@@ -225,8 +227,10 @@ fn bounded<'a>(of: &'a Value, name: &str, longest: usize) -> Result<&'a str, Str
     Ok(value)
 }
 
-fn written(message: &Value, name: &str) -> Option<Timestamp> {
-    text(message, name)?.parse().ok().filter(|at| is_plausible(*at))
+/// When a message says that it was written, which was no later than it was `sent`.
+fn written(message: &Value, name: &str, sent: Timestamp) -> Timestamp {
+    let at = text(message, name).and_then(|text| text.parse().ok()).filter(|at| is_plausible(*at));
+    at.map_or(sent, |at| at.min(sent))
 }
 
 fn instance(id: &str) -> Result<InstanceId, String> {

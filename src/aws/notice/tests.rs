@@ -211,13 +211,18 @@ fn a_notification_of_a_topic_that_does_not_name_it_is_read() {
 }
 
 #[test]
-fn launches_test_notifications_and_other_events_end_nothing() {
+fn what_a_group_launches_under_a_hook_is_no_news_for_us_and_kept_for_the_hooks_owner() {
     let launching = "autoscaling:EC2_INSTANCE_LAUNCHING";
     let detail = lifecycle_detail(launching, "EC2", "AutoScalingGroup");
     let launch = event("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", &detail);
-    assert_eq!(nothing(&launch), r#"event "EC2 Instance-launch Lifecycle Action""#);
     let own = own_notification(launching).to_string();
-    assert_eq!(nothing(&own), r#"lifecycle action "autoscaling:EC2_INSTANCE_LAUNCHING""#);
+    for body in [launch, by_sns(&own), own] {
+        assert_eq!(news(&body), News::OtherTransition, "{body}");
+    }
+}
+
+#[test]
+fn test_notifications_and_other_events_end_nothing() {
     // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
     let test = json!({
         "AccountId": "123456789012",
@@ -482,6 +487,18 @@ fn what_is_no_notice_at_all_is_malformed_and_told_in_a_short_line() {
     malformed(&"[".repeat(256 << 10));
     malformed(&by_sns("not JSON"));
     malformed(&by_sns(&by_sns("{}")));
+}
+
+/// Whoever may send to the queue writes what he likes: a notice of the next century would count until then.
+#[test]
+fn a_notice_is_never_of_later_than_it_was_sent() {
+    for body in documented().iter().filter(|body| body.contains(AT)) {
+        for time in ["2199-01-01T00:00:00Z", "2026-01-27T01:43:26Z"] {
+            let body = body.replace(AT, time);
+            assert_eq!(notices(&body)[0].at, sent(), "{body}");
+        }
+        assert_eq!(notices(body)[0].at, at(AT), "{body}");
+    }
 }
 
 #[test]

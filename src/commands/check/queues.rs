@@ -12,8 +12,10 @@ use crate::telemetry::chain;
 /// A message about somebody else's instance comes again until it has lapsed, two weeks later at most: docs/notices.md.
 const NORMAL_RECEIVES: u32 = 500;
 
-/// SQS's default. What waits for its turn counts on its message for three days of it: docs/notices.md.
-const DEFAULT_RETENTION: Duration = Duration::from_hours(4 * 24);
+/// The longest that SQS allows. Maintenance that waits for its turn is known after a restart by its message alone: docs/notices.md.
+///
+/// Source: [message retention period](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SetQueueAttributes.html).
+const LONGEST_RETENTION: Duration = Duration::from_hours(14 * 24);
 
 /// The principal of EventBridge's rules.
 const EVENT_BRIDGE: &str = "events.amazonaws.com";
@@ -89,12 +91,12 @@ fn queue(url: &str, queue: &QueueAttributes, found: &mut Vec<Finding>) {
             say(Severity::Note, text, "a redrive policy with a maxReceiveCount of 1000, and an alarm");
         }
     }
-    if let Some(kept) = queue.retention.filter(|kept| *kept < DEFAULT_RETENTION) {
+    if let Some(kept) = queue.retention.filter(|kept| *kept < LONGEST_RETENTION) {
         let text = format!(
-            "keeps messages for {} only: they are lost while no ebbtide runs, and so is maintenance that waits for its turn",
+            "keeps messages for {} only: what no ebbtide has read by then is lost, and so is, with a restart, maintenance that still waits for its turn",
             in_words(kept)
         );
-        say(Severity::Warning, text, "a message retention period of four days, SQS's default");
+        say(Severity::Warning, text, "a message retention period of 14 days, the longest");
     }
     if !queue.delay.is_zero() {
         let text = format!(

@@ -2,8 +2,8 @@
 //!
 //! - A message that stays in the queue comes again: whatever is lost here (a crash, a lost lead, a failed deletion) is
 //!   told again. A message that comes twice is the same to the plan.
-//! - Messages about instances that are not ours, or not yet, and lifecycle actions under others' hooks are left alone: somebody else may
-//!   read the same queue. One that names others beside ours is so as well, once ours are done.
+//! - Messages about instances that are not ours, or not yet, and lifecycle actions under others' hooks or of launches are left alone:
+//!   somebody else may read the same queue. One that names others beside ours is so as well, once ours are done.
 //! - No message is obeyed: a lifecycle action only makes its group be read at once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{sleep, timeout};
 
-use super::meaning::{Facts, Meaning, is_settled, lapses, meaning};
+use super::meaning::{Facts, Meaning, UNSHOWN, is_settled, lapses, meaning};
 use super::outages::Outages;
 use crate::aws::{About, AwsError, Content, Lifecycle, MESSAGES_A_CALL, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
@@ -28,8 +28,7 @@ use crate::scale_in::context::{Shared, primary};
 use crate::scale_in::holds::ToldHeld;
 use crate::scale_in::metrics::Handled;
 use crate::scale_in::operator_queue::size;
-use crate::scale_in::record::Cause;
-use crate::telemetry::chain;
+use crate::telemetry::{RateLimit, chain};
 
 /// While messages wait for their records, they are checked this often.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -61,6 +60,9 @@ const LONGEST_HIDDEN: Duration = Duration::from_hours(1);
 /// Least time between two receives without a message, or with none but such as should be hidden: SQS waits for one, but an endpoint that
 /// does not would be asked incessantly.
 const BETWEEN_EMPTY: SignedDuration = SignedDuration::from_secs(1);
+
+/// What anybody who may send to the queue can cause is told this often at most: lines that find no room are dropped, those of drains too.
+const TELL_EVERY: Duration = Duration::from_mins(1);
 
 /// Pause after the first failed read of the queue; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -182,6 +184,10 @@ struct Inbox {
     /// When the last receive began.
     received_at: Timestamp,
     outages: Outages,
+    /// Lines about malformed messages.
+    malformed: RateLimit,
+    /// Lines about notices that would close one node too many.
+    closed_enough: RateLimit,
 }
 
 impl Inbox {
@@ -203,6 +209,8 @@ impl Inbox {
             receive_at,
             received_at: receive_at,
             outages: Outages::default(),
+            malformed: RateLimit::default(),
+            closed_enough: RateLimit::default(),
         }
     }
 
@@ -374,9 +382,13 @@ impl Inbox {
         matches!(&notice.about, About::Instance(instance) if has_node(instance)) && !self.is_anothers(notice)
     }
 
-    /// Whether the notice names another's hook: its token is for the hook's owner, and refreshes show what is held.
+    /// Whether the notice tells of another's hook: its token is for the hook's owner, and refreshes show what is held.
     fn is_anothers(&self, notice: &Notice) -> bool {
-        matches!(&notice.news, News::LifecycleAction { hook, .. } if hook != self.shared.hooks.name())
+        match &notice.news {
+            News::LifecycleAction { hook, .. } => hook != self.shared.hooks.name(),
+            News::OtherTransition => true,
+            _ => false,
+        }
     }
 
     /// Notes which machines of Nodes our hook holds, by notices that come while AWS has described no groups: they need heartbeats.
@@ -387,7 +399,7 @@ impl Inbox {
                 (&notice.about, &notice.news)
             {
                 let since = later(notice.at, -ahead).min(now);
-                let until = later(lapses(&notice.news, notice.at), -ahead);
+                let until = later(lapses(&notice.news, notice.at), -ahead).min(later(now, UNSHOWN));
                 let told = ToldHeld { group: group.clone(), since, until };
                 self.shared.holds.note_told_held(instance, told, now);
             }
@@ -403,7 +415,7 @@ impl Inbox {
         now: Timestamp,
     ) -> (Vec<Pending>, Option<Timestamp>) {
         let mut for_others = None;
-        let mut pending = Vec::new();
+        let mut pending: Vec<Pending> = Vec::new();
         for notice in notices {
             let About::Instance(instance) = &notice.about else { continue };
             let is_anothers = self.is_anothers(notice);
@@ -423,8 +435,8 @@ impl Inbox {
                 continue;
             }
             let meaning = self.meaning(notice, &group, snapshot, now);
-            let meaning =
-                meaning.filter(|meaning| !self.closes_too_many(meaning, instance, &group, snapshot));
+            let meaning = meaning
+                .filter(|meaning| !self.closes_too_many(meaning, instance, &group, snapshot, &pending));
             if let Some(meaning) = meaning {
                 pending.push(Pending { instance: instance.clone(), group, meaning });
             }
@@ -452,7 +464,7 @@ impl Inbox {
     }
 
     /// What a message tells; `None` if it can go.
-    fn notices(&self, content: Content, message: &str) -> Option<Vec<Notice>> {
+    fn notices(&mut self, content: Content, message: &str) -> Option<Vec<Notice>> {
         match content {
             Content::Notices(notices) => Some(notices),
             Content::Nothing(what) => {
@@ -466,12 +478,15 @@ impl Inbox {
                 None
             }
             Content::Malformed(why) => {
-                tracing::warn!(
-                    queue = self.queue,
-                    message_id = message,
-                    why,
-                    "message deleted: not a notice from AWS"
-                );
+                if let Some(suppressed) = self.malformed.allow(TELL_EVERY) {
+                    tracing::warn!(
+                        queue = self.queue,
+                        message_id = message,
+                        why,
+                        suppressed,
+                        "message deleted: not a notice from AWS"
+                    );
+                }
                 self.shared.metrics.handled(Handled::malformed);
                 None
             }
@@ -492,39 +507,42 @@ impl Inbox {
         meaning(&by_our_clock(&notice.news, -ahead), at, group, &hook, &self.shared.settings, now)
     }
 
-    /// Whether a recommendation would close one node more than a group is to have closed for recommendations at once: they often come for all
-    /// of its spot nodes together, and no interruption follows.
+    /// Whether a notice would close one node more than a group is to have closed for notices at once, beside what is `pending` of its message:
+    /// recommendations often come for all spot nodes together, and one event may name a whole group weeks ahead.
     fn closes_too_many(
-        &self,
+        &mut self,
         meaning: &Meaning,
         instance: &InstanceId,
         group: &GroupName,
         snapshot: &Snapshot,
+        pending: &[Pending],
     ) -> bool {
-        let (true, Some(of)) = (meaning.closes_for_a_recommendation(), snapshot.groups.get(group)) else {
+        let (Meaning::Expected(notice), Some(of)) = (meaning, snapshot.groups.get(group)) else {
             return false;
         };
-        let is_about = |id: &InstanceId| {
-            let mut pending = self.waiting.values().flat_map(|waiting| &waiting.pending);
-            pending.any(|it| it.instance == *id && it.meaning.closes_for_a_recommendation())
-        };
+        if !meaning.closes() {
+            return false;
+        }
+        let pending = self.waiting.values().flat_map(|waiting| &waiting.pending).chain(pending);
+        let to_close: BTreeSet<_> = pending.filter(|it| it.meaning.closes()).map(|it| &it.instance).collect();
         let cluster_now = self.shared.clock.cluster();
         let is_closed = |id: &InstanceId| {
             let node = primary(&self.shared.nodes, id).filter(|node| node.scale_in().is_none());
             let cordon = node.and_then(|node| node.cordon.clone());
             let mut reasons = cordon.iter().flat_map(Cordon::reasons);
-            reasons.any(|reason| reason.cause == Cause::RebalanceRecommendation && reason.until > cluster_now)
-                || is_about(id)
+            reasons.any(|reason| reason.until > cluster_now) || to_close.contains(id)
         };
         let others = of.asg.live().map(|other| &other.id).filter(|other| *other != instance);
         let closed = others.filter(|other| is_closed(other)).count();
         let too_many = closed >= self.shared.settings.operator_at_once.of(size(&of.asg));
-        if too_many {
+        if too_many && let Some(suppressed) = self.closed_enough.allow(TELL_EVERY) {
             tracing::info!(
                 instance = instance.as_str(),
                 group = group.as_str(),
+                cause = %notice.expected.cause,
                 closed,
-                "rebalance recommendation ignored: enough nodes of the group are cordoned for others (--max-operator-scale-ins)"
+                suppressed,
+                "notice ignored: enough nodes of the group are cordoned for others (--max-operator-scale-ins)"
             );
         }
         too_many

@@ -28,7 +28,7 @@ const WITHOUT_END: SignedDuration = SignedDuration::from_hours(24);
 const SPARED: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long a lifecycle action counts that no refresh shows.
-const UNSHOWN: SignedDuration = SignedDuration::from_mins(5);
+pub(super) const UNSHOWN: SignedDuration = SignedDuration::from_mins(5);
 
 /// A notice about an instance of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) enum Meaning {
 pub(super) fn lapses(news: &News, at: Timestamp) -> Timestamp {
     match news {
         News::SpotInterruption => later(later(at, SPOT), SPARED),
-        News::LifecycleAction { .. } | News::StateChange => later(at, SPARED),
+        News::LifecycleAction { .. } | News::OtherTransition | News::StateChange => later(at, SPARED),
         News::CapacityEnds(ends) => later(*ends, SPARED),
         News::RebalanceRecommendation => later(at, REBALANCE),
         News::ScheduledEvent { starts, ends, .. } => {
@@ -69,7 +69,8 @@ pub(super) fn meaning(
     // AWS's clock may be ahead of ours.
     let at = at.min(now);
     let until = lapses(news, at);
-    let expected = |cause, treatment| Expected { cause, ends_at: None, treatment, told_at: at, until };
+    let expected =
+        |cause, treatment| Expected { cause, ends_at: None, treatment, is_advice: false, told_at: at, until };
     // One that lives after its end was spared, or our clock is wrong: drained, and not cut short.
     let drained_by = |cause, ends_at: Timestamp| Expected {
         ends_at: Some(ends_at).filter(|ends_at| *ends_at > now),
@@ -81,11 +82,15 @@ pub(super) fn meaning(
             let until = until.min(later(now, UNSHOWN));
             return (until > now).then_some(Meaning::Held { since: at, until });
         }
+        News::OtherTransition => return None,
         News::SpotInterruption => drained_by(Cause::SpotInterruption, later(at, SPOT)),
         News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
-        // The group launches a replacement first, and then holds this one. Without a hook it just ends it.
+        // The group launches a replacement first, and then holds this one. Without a hook it just ends it: no time to wait for a turn.
         News::RebalanceRecommendation if group.rebalances_capacity && is_held(hook) => return None,
-        News::RebalanceRecommendation => expected(Cause::RebalanceRecommendation, settings.on_rebalance),
+        News::RebalanceRecommendation => Expected {
+            is_advice: !group.rebalances_capacity,
+            ..expected(Cause::RebalanceRecommendation, settings.on_rebalance)
+        },
         News::ScheduledEvent { is_over: true, .. } => {
             Expected { until: later(now, UNSHOWN), ..expected(Cause::ScheduledEvent, Treatment::Nothing) }
         }
@@ -111,10 +116,9 @@ fn is_held(hook: &HookState) -> bool {
 }
 
 impl Meaning {
-    /// Whether it closes the node because AWS advises to leave it.
-    pub(super) fn closes_for_a_recommendation(&self) -> bool {
-        matches!(self, Self::Expected(Noticed { expected, .. })
-            if (expected.cause, expected.treatment) == (Cause::RebalanceRecommendation, Treatment::Cordon))
+    /// Whether it closes the node.
+    pub(super) fn closes(&self) -> bool {
+        matches!(self, Self::Expected(notice) if notice.expected.treatment == Treatment::Cordon)
     }
 
     /// Whether the drain that it asks for may wait for its turn.
@@ -242,8 +246,9 @@ mod tests {
             (News::StateChange, Cause::StateChange, Drain, None, 600),
         ];
         for (news, cause, treatment, ends_at, until) in table {
+            let (ends_at, is_advice) = (ends_at.map(at), cause == Cause::RebalanceRecommendation);
             let expected =
-                Expected { cause, treatment, ends_at: ends_at.map(at), told_at: at(0), until: at(until) };
+                Expected { cause, treatment, is_advice, ends_at, told_at: at(0), until: at(until) };
             assert_eq!(told(&news, 1, &group), Some(expected), "{news:?}");
         }
     }
@@ -268,7 +273,10 @@ mod tests {
         };
         assert_eq!(told_beside(TerminatingHooks { others: true, ..none.clone() }), None);
         assert_eq!(told_beside(ours), None);
-        assert!(told_beside(none).is_some(), "nothing holds what the group ends");
+        assert!(
+            matches!(told_beside(none), Some(Meaning::Expected(notice)) if !notice.expected.is_advice),
+            "nothing holds what the group ends"
+        );
         assert_eq!(told(&News::RebalanceRecommendation, 1, &rebalances), None, "AWS has not said");
         assert!(told(&News::SpotInterruption, 1, &rebalances).is_some());
         let cordons = Settings { on_scheduled_event: Treatment::Cordon, ..settings() };
@@ -370,6 +378,7 @@ mod tests {
             cause: Cause::StateChange,
             ends_at: None,
             treatment: Treatment::Drain,
+            is_advice: false,
             told_at: at(0),
             until: at(600),
         };
@@ -394,8 +403,8 @@ mod tests {
     #[test]
     fn a_machine_that_has_started_since_is_not_drained_because_it_stopped() {
         let until = later(at(0), SPARED);
-        let stops =
-            |cause| Expected { cause, ends_at: None, treatment: Treatment::Drain, told_at: at(0), until };
+        let (treatment, is_advice) = (Treatment::Drain, false);
+        let stops = |cause| Expected { cause, ends_at: None, treatment, is_advice, told_at: at(0), until };
         let since = |second| NodeView { ready_since: Some(at(second)), ..node(None, None) };
         let (same, ahead) = (SignedDuration::ZERO, SignedDuration::from_mins(2));
         assert!(stops(Cause::StateChange).is_refuted_by(&since(1), same));
@@ -434,7 +443,8 @@ mod tests {
         let by_hand = NodeView { unschedulable: true, ..node(None, None) };
         let is_settled = |treatment, node: &NodeView| {
             let cause = Cause::ScheduledEvent;
-            let expected = Expected { cause, ends_at: None, treatment, told_at: at(0), until };
+            let expected =
+                Expected { cause, ends_at: None, treatment, is_advice: false, told_at: at(0), until };
             let meaning = Meaning::Expected(Noticed { expected, event: Some("a".into()), called_off: None });
             is_settled_with(&meaning, Lifecycle::InService, Some(node), true)
         };

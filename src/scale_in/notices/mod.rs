@@ -37,19 +37,17 @@ pub struct Expected {
     pub ends_at: Option<Timestamp>,
     /// What to do; nothing: it is called off.
     pub treatment: Treatment,
+    /// Whether it is advice alone: neither AWS nor the group is known to end the machine.
+    pub is_advice: bool,
     /// When AWS wrote it.
     pub told_at: Timestamp,
     /// When the notice has lapsed.
     pub until: Timestamp,
 }
 
-/// A machine that ends later than this may wait for its turn among people's requests: a day is left for the scale-ins before it.
+/// A machine that ends later than this, or need not end, may wait for its turn among people's requests: a day is left for the scale-ins
+/// before it.
 const FAR: SignedDuration = SignedDuration::from_hours(24);
-
-/// A machine that waits is known after a restart only by its message, which SQS keeps for four days unless the queue says otherwise.
-///
-/// Source: [message retention period](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SetQueueAttributes.html).
-const KEPT: SignedDuration = SignedDuration::from_hours(72);
 
 /// Whether, as of `moment`, the end of a machine is so far away that it may wait for its turn.
 pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
@@ -59,7 +57,7 @@ pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
 impl Expected {
     /// Whether it asks for a drain that may wait for its turn.
     fn may_wait(&self, now: Timestamp) -> bool {
-        self.treatment == Treatment::Drain && is_far(self.ends_at, now) && now < later(self.told_at, KEPT)
+        self.treatment == Treatment::Drain && (self.is_advice || is_far(self.ends_at, now))
     }
 
     /// What two notices together say: the stricter treatment with its cause, the earlier end.
@@ -141,7 +139,7 @@ impl Notices {
         self.by_instance.lock().keys().cloned().collect()
     }
 
-    /// Changes when something new is expected.
+    /// Changes when something new is expected, and when something is no more.
     pub(super) fn versions(&self) -> watch::Receiver<()> {
         self.versions.subscribe()
     }
@@ -173,11 +171,14 @@ impl Notices {
 
     fn forget(&self, instance: &InstanceId, message: &str) {
         let mut all = self.by_instance.lock();
-        if let Some(messages) = all.get_mut(instance) {
-            messages.remove(message);
-            if messages.is_empty() {
-                all.remove(instance);
-            }
+        let Some(messages) = all.get_mut(instance) else { return };
+        let was_there = messages.remove(message).is_some();
+        if messages.is_empty() {
+            all.remove(instance);
+        }
+        drop(all);
+        if was_there {
+            self.versions.send_replace(());
         }
     }
 }
@@ -188,7 +189,8 @@ mod tests {
 
     fn expected(cause: Cause, ends_at: Option<i64>, treatment: Treatment) -> Expected {
         let at = |second| Timestamp::from_second(second).expect("in range");
-        Expected { cause, ends_at: ends_at.map(at), treatment, told_at: at(0), until: at(1_000) }
+        let is_advice = cause == Cause::RebalanceRecommendation;
+        Expected { cause, ends_at: ends_at.map(at), treatment, is_advice, told_at: at(0), until: at(1_000) }
     }
 
     #[test]
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_drain_whose_end_is_more_than_a_day_away_may_wait_and_not_until_its_message_is_gone() {
+    fn only_a_drain_on_advice_or_whose_end_is_more_than_a_day_away_may_wait_however_long_that_is_known() {
         const DAY: i64 = 86_400;
         let now = |second| Timestamp::from_second(second).expect("in range");
         for (ends_at, treatment, second, may_wait) in [
@@ -242,8 +244,8 @@ mod tests {
             (Some(DAY), Treatment::Drain, 0, false),
             (None, Treatment::Drain, 0, false),
             (Some(DAY + 1), Treatment::Cordon, 0, false),
-            (Some(14 * DAY), Treatment::Drain, 3 * DAY - 1, true),
-            (Some(14 * DAY), Treatment::Drain, 3 * DAY, false),
+            (Some(14 * DAY), Treatment::Drain, 13 * DAY - 1, true),
+            (Some(14 * DAY), Treatment::Drain, 13 * DAY, false),
         ] {
             let notice = |expected| Noticed { expected, event: None, called_off: None };
             let far = notice(expected(Cause::ScheduledEvent, ends_at, treatment));
@@ -252,23 +254,35 @@ mod tests {
                 may_wait,
                 "{ends_at:?} {treatment:?} {second}"
             );
-            let advice = notice(expected(Cause::RebalanceRecommendation, None, Treatment::Cordon));
-            assert_eq!(super::may_wait(&[far.clone(), advice], now(second)), may_wait);
+            let advice = |treatment| notice(expected(Cause::RebalanceRecommendation, None, treatment));
+            assert_eq!(super::may_wait(&[far.clone(), advice(Treatment::Cordon)], now(second)), may_wait);
+            assert!(super::may_wait(&[advice(Treatment::Drain)], now(second)));
+            let together = [far.clone(), advice(Treatment::Drain)];
+            assert_eq!(super::may_wait(&together, now(second)), may_wait || treatment == Treatment::Cordon);
             let stops = notice(expected(Cause::StateChange, None, Treatment::Drain));
             assert!(!super::may_wait(&[far, stops], now(second)), "it goes now, whatever else is far away");
         }
     }
 
     #[test]
-    fn what_is_expected_is_forgotten_with_its_last_message() {
+    fn what_is_expected_is_forgotten_with_its_last_message_and_that_is_heard() {
         let (notices, instance) = (Notices::default(), InstanceId::from("i-1"));
         let spot = expected(Cause::SpotInterruption, Some(120), Treatment::Drain);
         let notice = Noticed { expected: spot, event: None, called_off: None };
         notices.expect(&instance, "m-1", notice.clone());
         notices.expect(&instance, "m-2", notice);
+        let mut versions = notices.versions();
+        let mut is_heard = || {
+            let is_new = versions.has_changed().expect("there");
+            versions.mark_unchanged();
+            is_new
+        };
         notices.forget(&instance, "m-1");
-        assert_eq!(together(&notices.about(&instance)), Some(spot));
+        assert_eq!((together(&notices.about(&instance)), is_heard()), (Some(spot), true));
         notices.forget(&instance, "m-2");
         assert_eq!((notices.about(&instance), notices.instances()), (Vec::new(), Vec::new()));
+        assert!(is_heard());
+        notices.forget(&instance, "m-2");
+        assert!(!is_heard(), "it was forgotten before");
     }
 }

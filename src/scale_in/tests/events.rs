@@ -236,7 +236,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInQueued",
-        "waits for its turn: --max-operator-scale-ins allows 2 at once in group \"web\", for people or for maintenance, counting instances that are still to come. Scale-ins under way: 1; instances to come: 1; requests ahead of this one: 3. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
+        "waits for its turn: --max-operator-scale-ins allows 2 at once in group \"web\", for people, maintenance and recommendations, counting instances that are still to come. Scale-ins under way: 1; instances to come: 1; requests ahead of this one: 3. Under way: web-1, web-2. Launches of the group fail: \"pods 'web-1' is forbidden\"",
     ),
     (
         "Warning",

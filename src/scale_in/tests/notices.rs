@@ -146,6 +146,28 @@ fn maintenance_that_is_more_than_a_day_away_waits_for_its_turn_with_a_request_an
 }
 
 #[test]
+fn a_drain_on_a_recommendation_waits_for_its_turn_with_a_request_and_without_and_replaces_at_the_minimum() {
+    for (word, cause) in [
+        (None, Cause::RebalanceRecommendation),
+        (Some("replace"), Cause::Operator),
+        (Some("now"), Cause::Operator),
+    ] {
+        let mut scene = node().with(pod("web"));
+        if let Some(word) = word {
+            scene = scene.annotated(word);
+        }
+        let mut scene = told(scene, expected(Cause::RebalanceRecommendation, Treatment::Drain, None));
+        scene.may_shrink = false;
+        scene.turn = Turn::waits(1, 3);
+        assert_eq!(reasons(&scene.plan()), ["ScaleInQueued"], "{word:?}");
+        assert!(scene.view().scale_in().is_none() && !scene.view().unschedulable, "{word:?}");
+        scene.turn = Turn::Now;
+        scene.plan();
+        assert_eq!((scene.record().cause, scene.record().release), (cause, Release::Terminate), "{word:?}");
+    }
+}
+
+#[test]
 fn a_recommendation_closes_a_node_whose_maintenance_waits_for_its_turn() {
     let advice = expected(Cause::RebalanceRecommendation, Treatment::Cordon, None);
     let far = expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(100_000)));

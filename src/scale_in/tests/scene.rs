@@ -166,7 +166,8 @@ pub(super) fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
 }
 
 pub(super) fn expected(cause: Cause, treatment: Treatment, ends_at: Option<Timestamp>) -> Expected {
-    Expected { cause, treatment, ends_at, told_at: at(0), until: at(3_600) }
+    let is_advice = cause == Cause::RebalanceRecommendation;
+    Expected { cause, treatment, ends_at, is_advice, told_at: at(0), until: at(3_600) }
 }
 
 pub(in crate::scale_in) fn spot(second: i64) -> Expected {

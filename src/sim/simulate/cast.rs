@@ -121,9 +121,8 @@ fn furnish(world: &World) -> String {
     world.aws.add_group(group("web", 4).hook(HookSpec::terminating("ebbtide").heartbeat(300)).retaining());
     world.aws.add_group(group("batch", 2));
     world.aws.add_queue(QueueSpec::named("ebbtide-dead"));
-    let queue = world
-        .aws
-        .add_queue(QueueSpec::named("ebbtide").policy(QUEUE_POLICY).dead_letters("ebbtide-dead", 1_000));
+    let queue = QueueSpec::named("ebbtide").policy(QUEUE_POLICY).dead_letters("ebbtide-dead", 1_000);
+    let queue = world.aws.add_queue(queue.retention(Duration::from_hours(14 * 24)));
     world.aws.send_events_to(&queue);
     world
         .cluster

@@ -57,7 +57,7 @@ fn good_queue() -> QueueAttributes {
     QueueAttributes {
         policy: json!({ "Statement": [statement] }),
         receives: Some(1_000),
-        retention: Some(Duration::from_hours(4 * 24)),
+        retention: Some(Duration::from_hours(14 * 24)),
         ..QueueAttributes::default()
     }
 }

@@ -61,7 +61,12 @@ fn a_queue_that_notices_do_not_come_through_is_found() {
         ("own key", changed(&|queue| queue.key = Some("1234-abcd".into())), Severity::Note, "1234-abcd"),
         ("no dead letters", changed(&|queue| queue.receives = None), Severity::Note, "dead-letter"),
         ("few receives", changed(&|queue| queue.receives = Some(5)), Severity::Warning, "after 5"),
-        ("short", changed(&|queue| queue.retention = Some(Duration::from_mins(1))), Severity::Warning, "1m"),
+        (
+            "SQS's default",
+            changed(&|queue| queue.retention = Some(Duration::from_hours(4 * 24))),
+            Severity::Warning,
+            "for 4days only",
+        ),
         ("late", changed(&|queue| queue.delay = Duration::from_mins(15)), Severity::Warning, "15m"),
         ("FIFO", vec![fifo], Severity::Warning, "FIFO"),
     ];
