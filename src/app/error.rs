@@ -3,7 +3,6 @@
 use tokio::task::JoinError;
 
 use crate::provider::ServeError;
-use crate::scale_in::ControllerError;
 
 /// Why the program ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
@@ -11,9 +10,9 @@ pub enum AppError {
     /// The gRPC server failed.
     #[error("the gRPC server ended")]
     Grpc(#[from] ServeError),
-    /// The scale-in controller failed.
+    /// A worker of the scale-in controller failed.
     #[error("the scale-in controller ended")]
-    Controller(#[from] ControllerError),
+    Controller(#[from] JoinError),
     /// A task ended that should run until the stop.
     #[error("the {0} ended")]
     Ended(&'static str),

@@ -185,7 +185,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     let mut tasks = Tasks::new(stop.clone());
     start_upkeep(&mut tasks, upkeep, config, &shared);
     start_memory_of_rpcs(&mut tasks, &provider, &expander, config, &shared);
-    tasks.until_done("scale-in controller", scale_in::run(Arc::clone(&shared)));
+    start_scale_ins(&mut tasks, &shared);
     if election.is_some() {
         tasks.until_stop("hand-over", hand_over::run(Arc::clone(&shared)));
     }
@@ -258,6 +258,17 @@ fn start_upkeep(tasks: &mut Tasks, upkeep: Upkeep, config: &Config, shared: &Arc
         tasks.until_stop("reading of prices", reader.run());
     }
     tasks.until_stop("look-up of the AWS identity", log_identity(shared.aws.clone()));
+}
+
+/// Starts the scale-in controller, and what it lives on.
+fn start_scale_ins(tasks: &mut Tasks, shared: &Arc<Shared>) {
+    for (name, watch) in scale_in::watches(shared) {
+        tasks.until_stop(name, watch);
+    }
+    for reader in scale_in::readers(shared) {
+        tasks.until_done("reading of a queue of notices", reader.map(Ok::<_, AppError>));
+    }
+    tasks.until_done("scale-in controller", scale_in::run(Arc::clone(shared)));
 }
 
 /// Starts tasks that run whether or not RPCs come: names of placeholders, and Events of the expander.

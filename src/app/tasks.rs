@@ -1,7 +1,6 @@
 //! The program's tasks: none may end before the stop, and none ends unnoticed.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -38,7 +37,7 @@ impl Tasks {
     pub(super) fn until_stop(
         &mut self,
         name: &'static str,
-        task: impl Future<Output = Infallible> + Send + 'static,
+        task: impl Future<Output: Send> + Send + 'static,
     ) {
         let stopped = self.stop.clone().run_until_cancelled_owned(Box::pin(task));
         self.until_done(name, async {
@@ -86,7 +85,7 @@ mod tests {
     async fn a_task_that_ends_too_early_is_told_by_its_name_and_by_how_it_ended() {
         let told = async |task: fn() -> Result<(), AppError>| {
             let mut tasks = Tasks::new(CancellationToken::new());
-            tasks.until_stop("other task", std::future::pending());
+            tasks.until_stop("other task", std::future::pending::<()>());
             tasks.until_done("task", async move { task() });
             tasks.first_to_end().await.to_string()
         };
@@ -102,7 +101,7 @@ mod tests {
         {
             let stop = CancellationToken::new();
             let mut tasks = Tasks::new(stop.clone());
-            tasks.until_stop("other task", std::future::pending());
+            tasks.until_stop("other task", std::future::pending::<()>());
             let until = stop.clone();
             tasks.until_done::<AppError>("task", async move {
                 until.cancelled().await;

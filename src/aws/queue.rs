@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use aws_sdk_sqs::types::{
-    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
-    MessageSystemAttributeName as Attribute, QueueAttributeName,
+    ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, MessageSystemAttributeName,
+    QueueAttributeName,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -37,10 +37,6 @@ pub struct Message {
     pub id: String,
     /// To delete it by; that of the latest receive counts.
     pub receipt: String,
-    /// How often it was received, about.
-    pub received: u32,
-    /// When it was put into the queue.
-    pub sent: Option<Timestamp>,
     /// What it says.
     pub content: Content,
 }
@@ -116,16 +112,14 @@ impl Aws {
             .max_number_of_messages(MESSAGES_A_CALL as i32)
             .wait_time_seconds(WAIT_SECONDS)
             .visibility_timeout(hidden.min(LONGEST_VISIBILITY).as_secs() as i32)
-            .message_system_attribute_names(Attribute::ApproximateReceiveCount)
-            .message_system_attribute_names(Attribute::SentTimestamp);
+            .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp);
         let answer = self.call(Operation::ReceiveMessage, RECEIVE, || call.clone().send()).await?;
         let messages = answer.messages.unwrap_or_default().into_iter();
         Ok(messages.filter_map(|from| message(from, now)).collect())
     }
 
-    /// Deletes messages by receipt, ten a call. Returns the receipts that AWS refused.
-    pub async fn delete_messages(&self, queue: &str, receipts: &[String]) -> Result<Vec<String>, AwsError> {
-        let mut refused = Vec::new();
+    /// Deletes messages by receipt, ten a call. Those that AWS refuses come again, as messages may at any time.
+    pub async fn delete_messages(&self, queue: &str, receipts: &[String]) -> Result<(), AwsError> {
         for batch in receipts.chunks(MESSAGES_A_CALL) {
             let entries = batch.iter().enumerate().filter_map(|(n, receipt)| {
                 DeleteMessageBatchRequestEntry::builder()
@@ -135,10 +129,9 @@ impl Aws {
                     .ok()
             });
             let call = self.sqs.delete_message_batch().queue_url(queue).set_entries(Some(entries.collect()));
-            let answer = self.call(Operation::DeleteMessageBatch, WRITE, || call.clone().send()).await?;
-            refused.extend(of_entries(&answer.failed, batch).cloned());
+            self.call(Operation::DeleteMessageBatch, WRITE, || call.clone().send()).await?;
         }
-        Ok(refused)
+        Ok(())
     }
 
     /// Hides messages from other receivers for this long from now on, 12 h at most; ten a call. Those that AWS refuses
@@ -172,25 +165,12 @@ impl Aws {
 
 /// `None` without a receipt: it could not be deleted.
 fn message(from: aws_sdk_sqs::types::Message, now: Timestamp) -> Option<Message> {
-    let attribute = |name| from.attributes.as_ref()?.get(&name)?.parse::<i64>().ok();
-    let sent = attribute(Attribute::SentTimestamp).and_then(|at| Timestamp::from_millisecond(at).ok());
+    let sent = from.attributes.as_ref().and_then(|told| told.get(&MessageSystemAttributeName::SentTimestamp));
+    let sent = sent.and_then(|at| Timestamp::from_millisecond(at.parse().ok()?).ok());
+    let sent = sent.filter(|at| is_plausible(*at)).unwrap_or(now);
     Some(Message {
-        received: attribute(Attribute::ApproximateReceiveCount)
-            .map_or(1, |count| count.clamp(1, u32::MAX.into()) as u32),
-        content: Content::read(
-            from.body.as_deref().unwrap_or_default(),
-            sent.filter(|at| is_plausible(*at)).unwrap_or(now),
-        ),
-        sent,
+        content: Content::read(from.body.as_deref().unwrap_or_default(), sent),
         id: from.message_id.unwrap_or_default(),
         receipt: from.receipt_handle?,
     })
-}
-
-/// The receipts of these entries, whose ids are places in the batch.
-fn of_entries<'a>(
-    entries: &'a [BatchResultErrorEntry],
-    batch: &'a [String],
-) -> impl Iterator<Item = &'a String> {
-    entries.iter().filter_map(|entry| batch.get(entry.id().parse::<usize>().ok()?))
 }

@@ -18,7 +18,6 @@ use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
 use super::partial::Partial;
-use super::places::{with_permit, with_permit_if};
 use super::pods::{PodName, PodView};
 use crate::telemetry::{chain, cut};
 
@@ -81,12 +80,12 @@ impl Cluster {
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
         let call = changed(api.patch(name, &params, &patch));
-        let node = with_permit_if(&self.nodes, is_wanted, call).await.ok_or(ApiError::Unwanted)??;
+        let node = self.nodes.call_if(is_wanted, call).await.ok_or(ApiError::Unwanted)??;
         Ok(NodeView::from(&node))
     }
 
-    /// Tells others by conditions of the Node how far its drain is, once fewer than twenty other Nodes' are being written. Returns the Node
-    /// as written.
+    /// Tells others by conditions of the Node how far its drain is, once fewer than twenty other Nodes' are being written; not if the wait
+    /// takes too long. Returns the Node as written.
     pub async fn report_drain(
         &self,
         node: &NodeView,
@@ -96,11 +95,7 @@ impl Cluster {
         let api: Api<Partial<Node>> = Api::all(self.client.clone());
         let patch = Patch::Strategic(state.patch(&node.uid, node.drain_state, now));
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
-        let reported = async {
-            let _place = self.conditions.acquire().await;
-            api.patch_status(&node.name, &params, &patch).await
-        };
-        let node = changed(reported).await?;
+        let node = changed(self.conditions.call(api.patch_status(&node.name, &params, &patch))).await?;
         Ok(NodeView::from(&node))
     }
 
@@ -113,7 +108,7 @@ impl Cluster {
             resource_version: Some(node.resource_version.clone()),
         };
         let params = DeleteParams { preconditions: Some(seen), ..DeleteParams::default() };
-        match with_permit(&self.nodes, changed(api.delete(&node.name, &params))).await {
+        match self.nodes.call(changed(api.delete(&node.name, &params))).await {
             // The Node as long as it stays, a Status once it is gone.
             Ok(answer) => Ok(answer.left().and_then(|kept| kept.metadata.finalizers).unwrap_or_default()),
             Err(ApiError::NotFound) => Ok(Vec::new()),
@@ -124,7 +119,7 @@ impl Cluster {
     /// A Node as the API server has it now, as far as the program looks at it.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
         let api: Api<Partial<Node>> = Api::all(self.client.clone());
-        let node = with_permit(&self.nodes, timely(api.get(name))).await?;
+        let node = self.nodes.call(timely(api.get(name))).await?;
         Ok(NodeView::from(&node))
     }
 
@@ -154,7 +149,7 @@ impl Cluster {
         };
         // Its time counts from when it has a place.
         let call = async { tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await };
-        match with_permit_if(&self.evictions, is_wanted, call).await {
+        match self.evictions.call_if(is_wanted, call).await {
             Some(Ok(answer)) => answer,
             Some(Err(_)) => Answer::Unclear(ApiError::TimedOut.to_string()),
             None => Answer::Unsent,
@@ -195,7 +190,7 @@ impl Cluster {
                 Err(error) => Err(error),
             }
         });
-        match with_permit_if(&self.deletions, is_wanted, call).await {
+        match self.deletions.call_if(is_wanted, call).await {
             Some(answer) => answer.unwrap_or_else(|error| Answer::Unclear(chain(&error))),
             None => Answer::Unsent,
         }
@@ -222,8 +217,8 @@ impl Cluster {
                 "lastTransitionTime": Time(now),
             }] },
         });
-        let _permit = self.deletions.acquire().await;
-        changed(api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
+        let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+        self.deletions.call(changed(api.patch_status(&pod.name, &params, &patch))).await?;
         Ok(())
     }
 
@@ -232,14 +227,14 @@ impl Cluster {
         let api: Api<Partial<Pod>> = Api::all(self.client.clone());
         // In one page, as the watch lists them.
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = with_permit(&self.lists, listed(api.list(&on_node))).await?;
+        let pods = self.lists.call(listed(api.list(&on_node))).await?;
         Ok(pods.items.iter().map(PodView::from).collect())
     }
 
     /// Whether the DaemonSet of this name has this UID now.
     pub async fn has_daemon_set(&self, name: &PodName, uid: &str) -> Result<bool, ApiError> {
         let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &name.namespace);
-        match with_permit(&self.nodes, timely(api.get_metadata(&name.name))).await {
+        match self.nodes.call(timely(api.get_metadata(&name.name))).await {
             Ok(found) => Ok(found.metadata.uid.as_deref() == Some(uid)),
             Err(ApiError::NotFound) => Ok(false),
             Err(error) => Err(error),
@@ -251,8 +246,7 @@ impl Cluster {
         let api: Api<Partial<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let call = changed(api.patch_metadata(&pod.name, &params, &patch));
-        with_permit(&self.annotations, call).await?;
+        self.annotations.call(changed(api.patch_metadata(&pod.name, &params, &patch))).await?;
         Ok(())
     }
 
@@ -340,11 +334,7 @@ impl Cluster {
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let places = if matches!(about, About::Pod(..)) { &self.pod_events } else { &self.events };
-        let published = async {
-            let _place = places.acquire().await;
-            api.create(&PostParams::default(), &event).await
-        };
-        timely(published).await?;
+        timely(places.call(api.create(&PostParams::default(), &event))).await?;
         Ok(())
     }
 }

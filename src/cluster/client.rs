@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use prometheus_client::registry::Registry;
-use tokio::sync::Semaphore;
 
 use super::connect;
+use super::places::Places;
 use super::requests::Requests;
 use super::rewind::Rewinds;
 use crate::clock::Clock;
@@ -44,22 +44,18 @@ const NODES_AT_ONCE: usize = 100;
 #[derive(Clone)]
 pub struct Cluster {
     pub(super) client: kube::Client,
-    /// Permits for evictions. Nobody closes it.
-    pub(super) evictions: Arc<Semaphore>,
-    /// Permits for deletions of pods, and for what is noted on them before. Nobody closes it.
-    pub(super) deletions: Arc<Semaphore>,
-    /// Permits for annotations of pods: apart, since a deadline waits for no annotation. Nobody closes it.
-    pub(super) annotations: Arc<Semaphore>,
-    /// Permits for changes and reads of single Nodes, and for reads of single DaemonSets. Nobody closes it.
-    pub(super) nodes: Arc<Semaphore>,
-    /// Permits for lists of nodes' pods. Nobody closes it.
-    pub(super) lists: Arc<Semaphore>,
-    /// Permits for Events of pods. Nobody closes it.
-    pub(super) pod_events: Arc<Semaphore>,
-    /// Permits for other Events: apart, since they are few and tell more. Nobody closes it.
-    pub(super) events: Arc<Semaphore>,
-    /// Permits for conditions of Nodes. Nobody closes it.
-    pub(super) conditions: Arc<Semaphore>,
+    pub(super) evictions: Places,
+    /// Also for what is noted on pods before.
+    pub(super) deletions: Places,
+    /// Apart, since a deadline waits for no annotation.
+    pub(super) annotations: Places,
+    /// Also for reads of single DaemonSets.
+    pub(super) nodes: Places,
+    pub(super) lists: Places,
+    pub(super) pod_events: Places,
+    /// Those that are not of pods: few, and they tell more.
+    pub(super) events: Places,
+    pub(super) conditions: Places,
     pub(super) requests: Requests,
     pub(super) rewinds: Arc<Rewinds>,
 }
@@ -76,14 +72,14 @@ impl Cluster {
         let requests = Requests::default();
         Self {
             client: requests.seen(client),
-            evictions: Arc::new(Semaphore::new(EVICTIONS_AT_ONCE)),
-            deletions: Arc::new(Semaphore::new(PODS_AT_ONCE)),
-            annotations: Arc::new(Semaphore::new(PODS_AT_ONCE)),
-            nodes: Arc::new(Semaphore::new(NODES_AT_ONCE)),
-            lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
-            pod_events: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
-            events: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
-            conditions: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
+            evictions: Places::new(EVICTIONS_AT_ONCE),
+            deletions: Places::new(PODS_AT_ONCE),
+            annotations: Places::new(PODS_AT_ONCE),
+            nodes: Places::new(NODES_AT_ONCE),
+            lists: Places::new(LISTS_AT_ONCE),
+            pod_events: Places::new(TOLD_AT_ONCE),
+            events: Places::new(TOLD_AT_ONCE),
+            conditions: Places::new(TOLD_AT_ONCE),
             requests,
             rewinds: Arc::default(),
         }

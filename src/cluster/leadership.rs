@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 
 use crate::clock::Clock;
+use crate::telemetry::gauges::at_scrape;
 
 /// Who may write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +114,9 @@ impl Leadership {
 
     /// Registers whether it leads.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register_collector(Box::new(self.clone()));
+        let leadership = self.clone();
+        let help = "Whether this process holds the Lease: only then it drains and releases nodes";
+        at_scrape(registry, "ebbtide_leader", help, None, move || Some(i64::from(leadership.leads())));
     }
 
     pub(super) fn set(&self, standing: Standing) {
@@ -139,19 +139,6 @@ impl Leadership {
             *before = standing;
             changed
         });
-    }
-}
-
-impl Collector for Leadership {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let gauge = ConstGauge::new(i64::from(self.leads()));
-        let encoder = encoder.encode_descriptor(
-            "ebbtide_leader",
-            "Whether this process holds the Lease: only then it drains and releases nodes",
-            None,
-            gauge.metric_type(),
-        )?;
-        gauge.encode(encoder)
     }
 }
 

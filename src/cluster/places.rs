@@ -1,6 +1,7 @@
 //! Places for calls of which only so many may be under way at once.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -10,21 +11,33 @@ use tokio::time::timeout;
 /// costs others no more of their time.
 const HAS_A_PLACE: Duration = Duration::from_secs(10);
 
-/// Makes a call once a place is free, and keeps that until the call is answered, or for [`HAS_A_PLACE`].
-pub(super) async fn with_permit<T>(places: &Semaphore, call: impl Future<Output = T>) -> T {
-    // Nobody closes it.
-    keeping(places.acquire().await, call).await
-}
+/// Places for calls of one kind. Clones share them.
+#[derive(Clone)]
+pub(super) struct Places(Arc<Semaphore>);
 
-/// The same, if the call is wanted when a place is free: that may take minutes. `None`: it was not made.
-pub(super) fn with_permit_if<T>(
-    places: &Semaphore,
-    is_wanted: impl FnOnce() -> bool,
-    call: impl Future<Output = T>,
-) -> impl Future<Output = Option<T>> {
-    // Calls are large, and would be in here several times.
-    let call = Box::pin(call);
-    with_permit(places, async { if is_wanted() { Some(call.await) } else { None } })
+impl Places {
+    /// So many calls at once.
+    pub(super) fn new(count: usize) -> Self {
+        Self(Arc::new(Semaphore::new(count)))
+    }
+
+    /// Makes a call once a place is free, and keeps that until the call is answered, or for [`HAS_A_PLACE`]. The call's own time-out counts
+    /// from when it has its place; one around this counts the wait too.
+    pub(super) fn call<T>(&self, call: impl Future<Output = T>) -> impl Future<Output = T> {
+        // Calls are large, and would be in here several times.
+        let call = Box::pin(call);
+        // Nobody closes the semaphore.
+        async { keeping(self.0.acquire().await, call).await }
+    }
+
+    /// The same, if the call is wanted when a place is free: that may take minutes. `None`: it was not made.
+    pub(super) fn call_if<T>(
+        &self,
+        is_wanted: impl FnOnce() -> bool,
+        call: impl Future<Output = T>,
+    ) -> impl Future<Output = Option<T>> {
+        self.call(async { if is_wanted() { Some(call.await) } else { None } })
+    }
 }
 
 /// Keeps a place until the call is answered, or for [`HAS_A_PLACE`].

@@ -10,10 +10,10 @@ use futures::{Stream, StreamExt};
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::places::with_permit;
+use super::places::Places;
 use crate::clock::backoff;
 use crate::telemetry::{Outage, chain};
 
@@ -148,11 +148,11 @@ where
 /// The same events, with a place for each list (of one page), from before it is requested until its answer is there.
 pub(super) fn in_turn<K>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-    lists: Arc<Semaphore>,
+    lists: Places,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
     let state = (Box::pin(events), lists, false);
     futures::stream::unfold(state, async |(mut events, lists, is_listing)| {
-        let event = if is_listing { with_permit(&lists, events.next()).await } else { events.next().await }?;
+        let event = if is_listing { lists.call(events.next()).await } else { events.next().await }?;
         let is_listing = matches!(event, Ok(Event::Init));
         Some((event, (events, lists, is_listing)))
     })
@@ -318,14 +318,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lists_take_turns_and_one_that_hangs_keeps_its_place_for_ten_seconds() {
-        let (lists, began) = (Arc::new(Semaphore::new(1)), Instant::now());
+        let (lists, began) = (Places::new(1), Instant::now());
         let listed_at = async |takes: u64| {
             let answer = async move {
                 tokio::time::sleep(Duration::from_secs(takes)).await;
                 Ok(Event::<Node>::InitDone)
             };
             let events = futures::stream::iter([Ok(Event::Init)]).chain(futures::stream::once(answer));
-            let mut events = std::pin::pin!(in_turn(events, Arc::clone(&lists)));
+            let mut events = std::pin::pin!(in_turn(events, lists.clone()));
             while events.next().await.is_some() {}
             began.elapsed().as_secs()
         };

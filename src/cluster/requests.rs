@@ -8,7 +8,6 @@
 //! [`WATCH_SECONDS`]: super::watches::WATCH_SECONDS
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -19,18 +18,16 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::core::Status;
 use parking_lot::Mutex;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 
 use super::answer::{DRY_RUN, retry_after};
 use crate::clock::{Clock, http_date};
 use crate::dry_run::{self, DryRun};
+use crate::telemetry::gauges::family_at_scrape;
 
 /// The verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -216,7 +213,12 @@ impl Requests {
             "Requests to the API server by verb, resource and outcome; writes of Nodes are patches of nodes",
             self.counts.clone(),
         );
-        registry.register_collector(Box::new(Ages(Arc::clone(&self.heard))));
+        let heard = Arc::clone(&self.heard);
+        let help = "Time since each watch last showed life: an event, a bookmark, or its renewal";
+        family_at_scrape(registry, "ebbtide_watch_age", help, Some(Unit::Seconds), move || {
+            let ages = heard.ages().into_iter();
+            ages.map(|(resource, age)| ([("resource", resource)], age.as_secs_f64())).collect()
+        });
     }
 
     /// From now on refuses to send whatever changes something, and notes it.
@@ -313,24 +315,6 @@ struct Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.counts.get_or_create(&self.labels).inc();
-    }
-}
-
-#[derive(Debug)]
-struct Ages(Arc<Heard>);
-
-impl Collector for Ages {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut gauge = encoder.encode_descriptor(
-            "ebbtide_watch_age",
-            "Time since each watch last showed life: an event, a bookmark, or its renewal",
-            Some(&Unit::Seconds),
-            MetricType::Gauge,
-        )?;
-        for (resource, age) in self.0.ages() {
-            ConstGauge::new(age.as_secs_f64()).encode(gauge.encode_family(&[("resource", resource)])?)?;
-        }
-        Ok(())
     }
 }
 

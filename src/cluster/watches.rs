@@ -72,9 +72,9 @@ impl Cluster {
         let mut config =
             watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
         config.page_size = None;
-        let (rewinds, api) = (Arc::clone(&self.rewinds), Api::all(self.client.clone()));
-        let lists = Arc::clone(&self.lists);
-        anew_after_failures(move || in_turn(rewinds.follow(api.clone(), config.clone()), Arc::clone(&lists)))
+        let (rewinds, api, lists) =
+            (Arc::clone(&self.rewinds), Api::all(self.client.clone()), self.lists.clone());
+        anew_after_failures(move || in_turn(rewinds.follow(api.clone(), config.clone()), lists.clone()))
     }
 
     /// Watches for a restored etcd, for ever.

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
-use tokio::task::{JoinError, JoinSet};
-use tracing::Instrument;
+use futures::future::BoxFuture;
+use tokio::task::JoinError;
+use tracing::{Instrument as _, info_span};
 
 use super::context::{Shared, membership, needs_worker, with_twins};
 use super::heartbeat;
@@ -15,35 +16,14 @@ use super::workers::Workers;
 use crate::cluster::NodeView;
 use crate::k8s::GroupName;
 
-/// A part of the controller ended that should run for ever.
-#[derive(Debug, thiserror::Error)]
-pub enum ControllerError {
-    /// A watch ended.
-    #[error("the {0} ended")]
-    Ended(&'static str),
-    /// A task panicked.
-    #[error("a task of the scale-in controller failed")]
-    Failed(#[from] JoinError),
-}
-
-/// Runs until stopped.
-pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
-    let (mut watches, mut queues) = (JoinSet::new(), JoinSet::new());
-    for (name, watch) in watches_of(&shared) {
-        watches.spawn(named(name, watch));
-    }
-    for queue in &shared.queues {
-        let read = notices::run(Arc::clone(&shared), queue.clone());
-        queues.spawn(named("reading of a queue of notices", read));
-    }
+/// Runs a worker for each Node that needs one, until stopped.
+pub async fn run(shared: Arc<Shared>) -> Result<(), JoinError> {
     let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
     let mut notices = shared.notices.versions();
     let mut to_check: Vec<Arc<NodeView>> = tokio::select! {
         biased;
         () = shared.stop.cancelled() => return Ok(()),
-        Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
-        Some(ended) = queues.join_next() => return Err(ControllerError::Ended(ended?)),
         () = shared.nodes.synced() => shared.nodes.all(),
     };
     // What Nodes carry now was written by an earlier run or another replica.
@@ -76,8 +56,6 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
         to_check = tokio::select! {
             biased;
             () = shared.stop.cancelled() => break,
-            Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
-            Some(ended) = queues.join_next() => return Err(ControllerError::Ended(ended?)),
             // The Node may have changed since its worker last saw it.
             Some(ended) = workers.ended() => shared.nodes.get(&ended?).into_iter().collect(),
             names = shared.nodes.changed() => names.iter().filter_map(|name| shared.nodes.get(name)).collect(),
@@ -91,20 +69,11 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             Ok(()) = notices.changed() => noticed(&shared),
         };
     }
-    // Pending answers are awaited. The next leader finds the rest by looking, and in the returned messages.
+    // Pending answers are awaited. The next leader finds the rest by looking.
     while let Some(ended) = workers.ended().await {
         ended?;
     }
-    while let Some(ended) = queues.join_next().await {
-        ended?;
-    }
     Ok(())
-}
-
-/// Runs a part under its name. Returns that when it ends.
-async fn named(name: &'static str, part: impl Future<Output = ()>) -> &'static str {
-    part.instrument(tracing::info_span!("watch", kind = name)).await;
-    name
 }
 
 /// The Nodes of instances of which AWS has told something.
@@ -112,41 +81,42 @@ fn noticed(shared: &Shared) -> Vec<Arc<NodeView>> {
     shared.notices.instances().iter().flat_map(|id| shared.nodes.of_instance(id)).collect()
 }
 
-type Watch = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
-
-fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
-    fn watch<F, T>(shared: &Arc<Shared>, run: F) -> Watch
+/// What runs beside [`run`] for ever, by name.
+pub fn watches(shared: &Arc<Shared>) -> Vec<(&'static str, BoxFuture<'static, ()>)> {
+    fn watch<T>(
+        shared: &Arc<Shared>,
+        kind: &'static str,
+        run: impl FnOnce(Arc<Shared>) -> T,
+    ) -> (&'static str, BoxFuture<'static, ()>)
     where
-        F: FnOnce(Arc<Shared>) -> T,
         T: Future<Output = ()> + Send + 'static,
     {
-        Box::pin(run(Arc::clone(shared)))
+        (kind, Box::pin(run(Arc::clone(shared)).instrument(info_span!("watch", kind))))
     }
-    let watches = vec![
-        ("watch of Nodes", watch(shared, async |s: Arc<Shared>| s.cluster.watch_nodes(&s.nodes).await)),
-        (
-            "watch of disruption budgets",
-            watch(shared, async |s: Arc<Shared>| s.cluster.watch_budgets(&s.budgets).await),
-        ),
-        (
-            "watch of DaemonSets",
-            watch(shared, async |s: Arc<Shared>| s.cluster.watch_daemon_sets(&s.daemon_sets).await),
-        ),
-        (
-            "watch of volume attachments",
-            watch(shared, async |s: Arc<Shared>| s.cluster.watch_attachments(&s.attachments).await),
-        ),
-        (
-            "watch of the API server's version",
-            watch(shared, async |s: Arc<Shared>| s.cluster.watch_version().await),
-        ),
-        ("keeping of lifecycle hooks", watch(shared, heartbeat::run)),
-        ("looking up of lifecycle hooks", watch(shared, async |s: Arc<Shared>| s.hooks.run().await)),
-    ];
-    let balancers = shared.settings.wait_for_load_balancers.then(|| {
-        let shared = Arc::clone(shared);
-        let look: Watch = Box::pin(async move { match load_balancers::run(shared).await {} });
-        ("looking at target groups", look)
-    });
-    watches.into_iter().chain(balancers).collect()
+    let balancers = shared
+        .settings
+        .wait_for_load_balancers
+        .then(|| watch(shared, "looking at target groups", async |s| match load_balancers::run(s).await {}));
+    [
+        watch(shared, "watch of Nodes", async |s| s.cluster.watch_nodes(&s.nodes).await),
+        watch(shared, "watch of disruption budgets", async |s| s.cluster.watch_budgets(&s.budgets).await),
+        watch(shared, "watch of DaemonSets", async |s| s.cluster.watch_daemon_sets(&s.daemon_sets).await),
+        watch(shared, "watch of volume attachments", async |s| {
+            s.cluster.watch_attachments(&s.attachments).await;
+        }),
+        watch(shared, "watch of the API server's version", async |s| s.cluster.watch_version().await),
+        watch(shared, "keeping of lifecycle hooks", heartbeat::run),
+        watch(shared, "looking up of lifecycle hooks", async |s| s.hooks.run().await),
+    ]
+    .into_iter()
+    .chain(balancers)
+    .collect()
+}
+
+/// What reads the queues of notices, until stopped: ends once the messages have been given back to the next leader.
+pub fn readers(shared: &Arc<Shared>) -> impl Iterator<Item = impl Future<Output = ()> + Send + use<>> {
+    shared.queues.iter().map(|queue| {
+        let span = info_span!("watch", kind = "reading of a queue of notices");
+        notices::run(Arc::clone(shared), queue.clone()).instrument(span)
+    })
 }

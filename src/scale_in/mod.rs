@@ -83,7 +83,7 @@ mod workers;
 pub use crate::cluster::record;
 pub use class::{Flush, is_patient, unreadable_wishes};
 pub use context::Shared;
-pub use controller::{ControllerError, run};
+pub use controller::{readers, run, watches};
 pub(crate) use deadline::{MARGIN, drain_timeout};
 pub use eviction_rate::EvictionRate;
 pub use history::History;

@@ -56,16 +56,18 @@ async fn a_documented_event_comes_through_a_queue_unchanged() {
     let about = About::Instance("i-1234567890abcdef0".into());
     let at = "2026-01-27T01:43:21Z".parse().expect("a time");
     assert_eq!(message.content, Content::Notices(vec![Notice { about, at, news }]));
-    assert_eq!(message.received, 2, "the SDK's receive counts");
-    // Milliseconds, and not seconds or microseconds.
-    let year = 365 * 86_400;
-    let sent = message.sent.map(Timestamp::as_second).expect("when it was sent");
-    assert!((55 * year..100 * year).contains(&sent), "{sent}");
+
+    // One without a time counts from when it was sent, which SQS tells in milliseconds.
+    account.put(&queue, &LIFECYCLE_ACTION.replace("\"time\"", "\"other\"")).await;
+    let received = account.aws.receive(&queue, HIDDEN, Timestamp::UNIX_EPOCH).await.expect("received");
+    let [Message { content: Content::Notices(notices), .. }] = &received[..] else { panic!("{received:?}") };
+    let since = Clock::system().wall().duration_since(notices[0].at).as_secs();
+    assert!((-60..600).contains(&since), "{since}");
 }
 
 #[tokio::test]
 #[ignore = "needs moto: run tests/moto.sh"]
-async fn messages_are_deleted_in_batches_and_those_refused_are_told() {
+async fn messages_are_deleted_in_batches_and_one_that_is_refused_is_no_error() {
     let account = Account::open().await;
     let queue = account.queue("batches").await;
     for n in 0..12 {
@@ -78,10 +80,8 @@ async fn messages_are_deleted_in_batches_and_those_refused_are_told() {
         assert!(received.iter().all(|m| matches!(m.content, Content::Malformed(_))));
         all.extend(receipts(&received));
     }
-    let refused = account.aws.delete_messages(&queue, &all).await.expect("answered");
-    assert_eq!(refused, [""; 0]);
-    let refused = account.aws.delete_messages(&queue, &["nonsense".to_owned()]).await.expect("answered");
-    assert_eq!(refused, ["nonsense"]);
+    account.aws.delete_messages(&queue, &all).await.expect("answered");
+    account.aws.delete_messages(&queue, &["nonsense".to_owned()]).await.expect("answered");
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_message_is_hidden_until_it_is_given_back() {
     assert_eq!(short.messages().len(), 0);
     account.aws.keep_messages(&queue, &receipts(&first), Duration::ZERO).await.expect("given back");
     let again = account.aws.receive(&queue, HIDDEN, Clock::system().wall()).await.expect("received");
-    assert_eq!((again.len(), again[0].received, &again[0].id), (1, 2, &first[0].id));
+    assert_eq!((again.len(), &again[0].id), (1, &first[0].id));
     account.aws.delete_messages(&queue, &receipts(&again)).await.expect("deleted");
 }
 

@@ -1,19 +1,17 @@
 //! How many launches fail, and since when none has come.
 
-use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::clock::{Clock, elapsed};
 use crate::k8s::GroupName;
-use crate::telemetry::gauges;
+use crate::telemetry::gauges::at_scrape;
 
 /// What is lacking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -51,7 +49,14 @@ impl LaunchMetrics {
             "Scaling activities that failed to launch one instance or several, by group and by whether capacity or quota is lacking",
             self.failures.clone(),
         );
-        registry.register_collector(Box::new(Age(self.clone())));
+        let (came, clock) = (Arc::clone(&self.came), self.clock.clone());
+        at_scrape(
+            registry,
+            "ebbtide_launch_age",
+            "Time since a refresh last showed a new instance in a group, or since the process started",
+            Some(Unit::Seconds),
+            move || Some(elapsed(*came.lock(), clock.now()).as_secs_f64()),
+        );
     }
 
     /// Counts a failed launch.
@@ -70,20 +75,5 @@ impl LaunchMetrics {
     /// Notes that an instance has come.
     pub(crate) fn came(&self, now: Timestamp) {
         *self.came.lock() = now;
-    }
-}
-
-#[derive(Debug)]
-struct Age(LaunchMetrics);
-
-impl Collector for Age {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let came = *self.0.came.lock();
-        gauges::seconds(
-            &mut encoder,
-            "ebbtide_launch_age",
-            "Time since a refresh last showed a new instance in a group, or since the process started",
-            elapsed(came, self.0.clock.now()),
-        )
     }
 }

@@ -77,7 +77,7 @@ const QUESTIONS_AT_ONCE: usize = 4;
 /// the time.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_millis(100);
 
-/// Sends heartbeats and completes hooks until stopped.
+/// Sends heartbeats and completes hooks, for ever.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut held: BTreeMap<InstanceId, Held> = BTreeMap::new();
     let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
@@ -126,7 +126,6 @@ pub(super) async fn run(shared: Arc<Shared>) {
         while !is_news || shared.clock.now() < later(now, LOOK_AGAIN) {
             tokio::select! {
                 biased;
-                () = shared.stop.cancelled() => return,
                 Some(done) = running.next() => {
                     calls.ended(&done);
                     failing.tell(&done, shared.clock.now());

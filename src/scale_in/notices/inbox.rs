@@ -678,9 +678,7 @@ impl Inbox {
             return;
         }
         let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
-        self.calls.push(Box::pin(async move {
-            Done::Changed(aws.delete_messages(&queue, &receipts).await.map(|_| ()))
-        }));
+        self.calls.push(Box::pin(async move { Done::Changed(aws.delete_messages(&queue, &receipts).await) }));
     }
 
     /// Another process leads, or is to: it gets the messages at once.
