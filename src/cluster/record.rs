@@ -18,110 +18,74 @@ use serde_json::{Value, json};
 use crate::clock::{is_plausible, later};
 use crate::k8s::{GroupName, InstanceId};
 
-/// Why a node leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cause {
-    /// cluster-autoscaler called DeleteNodes.
-    Autoscaler,
-    /// The group put the instance into Terminating:Wait.
-    LifecycleHook,
-    /// AWS takes the spot instance back, two minutes after its notice.
-    SpotInterruption,
-    /// AWS advises to leave the spot instance.
-    RebalanceRecommendation,
-    /// AWS Health: maintenance, retirement or reboot of the instance.
-    ScheduledEvent,
-    /// The Capacity Block or interruptible reservation of the instance ends.
-    CapacityEnd,
-    /// The instance stops or ends, and its group decides what becomes of it: EC2 has said so, or the group ends it and has no hook.
-    StateChange,
-    /// A person annotated the Node.
-    Operator,
-}
+/// An enum whose variants have one spelling: in the record, in metrics and for people.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$of])* #[serde(rename = $word)] $variant,)+ }
 
-/// How far a scale-in has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Phase {
-    /// Workloads are leaving.
-    Draining,
-    /// Only DaemonSet pods are left, and have time to finish.
-    Flushing,
-    /// The instance is being given back.
-    Releasing,
-}
+        impl $name {
+            /// All of them.
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-/// How the instance is given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Release {
-    /// Terminated, and the desired capacity goes down with it.
-    TerminateAndDecrement,
-    /// Terminated; the group launches a replacement.
-    Terminate,
-    /// It is left to its group, which mostly takes it out already: our lifecycle hook, if it holds the instance, is completed.
-    CompleteHook,
-}
-
-impl Cause {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Autoscaler,
-        Self::LifecycleHook,
-        Self::SpotInterruption,
-        Self::RebalanceRecommendation,
-        Self::ScheduledEvent,
-        Self::CapacityEnd,
-        Self::StateChange,
-        Self::Operator,
-    ];
-
-    /// Spelling in the record and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Autoscaler => "autoscaler",
-            Self::LifecycleHook => "lifecycle-hook",
-            Self::SpotInterruption => "spot-interruption",
-            Self::RebalanceRecommendation => "rebalance-recommendation",
-            Self::ScheduledEvent => "scheduled-event",
-            Self::CapacityEnd => "capacity-end",
-            Self::StateChange => "state-change",
-            Self::Operator => "operator",
+            /// Its spelling.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
         }
-    }
-}
 
-impl Phase {
-    /// Spelling in the record and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Draining => "Draining",
-            Self::Flushing => "Flushing",
-            Self::Releasing => "Releasing",
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
         }
+    };
+}
+
+words! {
+    /// Why a node leaves.
+    Cause {
+        /// cluster-autoscaler called DeleteNodes.
+        Autoscaler = "autoscaler",
+        /// The group put the instance into Terminating:Wait.
+        LifecycleHook = "lifecycle-hook",
+        /// AWS takes the spot instance back, two minutes after its notice.
+        SpotInterruption = "spot-interruption",
+        /// AWS advises to leave the spot instance.
+        RebalanceRecommendation = "rebalance-recommendation",
+        /// AWS Health: maintenance, retirement or reboot of the instance.
+        ScheduledEvent = "scheduled-event",
+        /// The Capacity Block or interruptible reservation of the instance ends.
+        CapacityEnd = "capacity-end",
+        /// The instance stops or ends, and its group decides what becomes of it: EC2 has said so, or the group ends it and has no hook.
+        StateChange = "state-change",
+        /// A person annotated the Node.
+        Operator = "operator",
     }
 }
 
-impl Release {
-    /// Spelling in the record.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::TerminateAndDecrement => "terminate-and-decrement",
-            Self::Terminate => "terminate",
-            Self::CompleteHook => "complete-hook",
-        }
+words! {
+    /// How far a scale-in has come.
+    Phase {
+        /// Workloads are leaving.
+        Draining = "Draining",
+        /// Only DaemonSet pods are left, and have time to finish.
+        Flushing = "Flushing",
+        /// The instance is being given back.
+        Releasing = "Releasing",
     }
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+words! {
+    /// How the instance is given back.
+    Release {
+        /// Terminated, and the desired capacity goes down with it.
+        TerminateAndDecrement = "terminate-and-decrement",
+        /// Terminated; the group launches a replacement.
+        Terminate = "terminate",
+        /// It is left to its group, which mostly takes it out already: our lifecycle hook, if it holds the instance, is completed.
+        CompleteHook = "complete-hook",
     }
 }
 
@@ -418,7 +382,13 @@ mod tests {
     use crate::clock::PLAUSIBLE;
 
     #[test]
-    fn a_cause_is_spelled_the_same_in_records_and_in_metrics() {
+    fn a_word_is_spelled_in_the_record_as_everywhere_else() {
+        let at = Timestamp::from_second(1_700_000_000).expect("in range");
+        let record = Record::new(Cause::LifecycleHook, "g", "i-1", Release::TerminateAndDecrement, at);
+        let written = serde_json::to_value(&record).expect("an object");
+        assert_eq!(written["cause"], "lifecycle-hook");
+        assert_eq!(written["phase"], "Draining");
+        assert_eq!(written["release"], "terminate-and-decrement");
         for cause in Cause::ALL {
             assert_eq!(serde_json::to_value(cause).expect("text"), cause.as_str());
         }
@@ -427,10 +397,8 @@ mod tests {
     prop_compose! {
         fn any_record()(
             cause in proptest::sample::select(&Cause::ALL[..]),
-            phase in prop_oneof![Just(Phase::Draining), Just(Phase::Flushing), Just(Phase::Releasing)],
-            release in prop_oneof![
-                Just(Release::TerminateAndDecrement), Just(Release::Terminate), Just(Release::CompleteHook)
-            ],
+            phase in proptest::sample::select(&Phase::ALL[..]),
+            release in proptest::sample::select(&Release::ALL[..]),
             group in ".{1,40}",
             seconds in PLAUSIBLE,
             limit in proptest::option::of(PLAUSIBLE),

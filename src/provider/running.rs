@@ -17,7 +17,7 @@ impl Running {
         self.tasks.spawn(self.gone.clone().run_until_cancelled_owned(task));
     }
 
-    /// Starts a task, and hands out what it comes to: an error if the program ends first. Nobody needs to wait for it.
+    /// Starts a task, and hands out what it comes to: an error if the program ends first, or the task panics. Nobody needs to wait for it.
     pub(super) fn start<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,

@@ -27,7 +27,8 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// How long after a write of the Node the watch shows it, mostly: a few milliseconds.
 const SEEN_WITHIN: Duration = Duration::from_millis(50);
 
-/// Performs an action. Every call in here has a time-out, from when it has a place among those that are under way.
+/// Performs an action. Every call in here has a time-out, from when it has a place among those that are under way; of what only tells others
+/// (`report_drain`, `announce`) the wait for a place counts too.
 pub(super) fn perform(
     shared: Arc<Shared>,
     node: Arc<NodeView>,

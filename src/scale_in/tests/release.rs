@@ -1210,7 +1210,7 @@ fn a_release_waits_for_pods_that_are_being_listed_anew_and_not_beyond_its_limit(
 /// A new leader lists pods of nodes that have drained for hours.
 #[test]
 fn that_pods_are_not_listed_is_told_once_it_has_lasted() {
-    for phase in [Phase::Draining, Phase::Flushing, Phase::Releasing] {
+    for phase in Phase::ALL {
         let mut scene = node().by_autoscaler().in_phase(phase).with(pod("web"));
         scene.later(3_600);
         let pods = scene.pods.take();
