@@ -124,7 +124,7 @@ pub(super) fn shared(
         guards: Mutex::default(),
         eviction_rate: EvictionRate::new(config.eviction_pause),
         turns_given: Mutex::default(),
-        waiting: Arc::new(Board::default()),
+        progress: Arc::new(Board::default()),
         history: History::default(),
         traces,
         metrics: Metrics::default(),
@@ -158,9 +158,9 @@ fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
     shared.leadership.register(registry);
     shared.aws.calls().register(registry);
     let rpc_metrics = RpcMetrics::register(registry);
-    let (nodes, waiting) = (Arc::clone(&shared.nodes), Arc::clone(&shared.waiting));
+    let (nodes, progress) = (Arc::clone(&shared.nodes), Arc::clone(&shared.progress));
     let groups = Arc::clone(&shared.groups);
-    shared.metrics.register(registry, nodes, waiting, groups, shared.clock.clone());
+    shared.metrics.register(registry, nodes, progress, groups, shared.clock.clone());
     shared.traces.register(registry);
     shared.notices.register(registry, shared.clock.clone());
     shared.cluster.register(registry);

@@ -18,11 +18,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use super::answer::{ApiError, timely};
-use super::budgets::Budget;
 use super::client::Cluster;
 use super::node_view::NodeView;
 use super::partial::Partial;
 use super::pods::PodView;
+use super::projections::Budget;
 use super::reflect::{Sink as _, Store};
 use crate::k8s::NodeName;
 

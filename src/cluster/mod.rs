@@ -5,7 +5,6 @@
 //! are told apart here and nowhere else, by the documented codes and causes.
 
 mod answer;
-mod budgets;
 mod calls;
 mod client;
 mod connect;
@@ -20,6 +19,7 @@ mod nodes;
 mod partial;
 mod places;
 mod pods;
+mod projections;
 pub mod record;
 mod reflect;
 mod requests;
@@ -30,7 +30,6 @@ mod watches;
 
 pub(crate) use answer::CHANGED_WITHIN;
 pub use answer::{Answer, ApiError};
-pub use budgets::{Attachment, Budget, BudgetSeen, Existing, may_have_room};
 pub use calls::About;
 #[cfg(test)]
 pub(crate) use calls::NOTE_LIMIT;
@@ -45,5 +44,6 @@ pub use nodes::Nodes;
 pub use partial::Partial;
 pub use places::keeping;
 pub use pods::{Containers, DaemonOwner, PodName, PodView};
+pub use projections::{Attachment, Budget, BudgetSeen, Existing, may_have_room};
 pub use reflect::{Project, Sink, Store, has_expired, reflect};
 pub use reviews::{DeployedContainer, LeaseHolder, Right};

@@ -12,10 +12,10 @@ use kube::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 
-use super::budgets::{Attachment, Budget, Existing};
 use super::client::Cluster;
 use super::nodes::Nodes;
 use super::partial::Partial;
+use super::projections::{Attachment, Budget, Existing};
 use super::reflect::{Store, anew_after_failures, in_turn, reflect};
 
 /// How long one watch request lasts before it is renewed. `kube` takes the connection for dead five seconds later; with

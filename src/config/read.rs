@@ -22,6 +22,9 @@ pub(super) const ON_DEADLINE: [(&str, OnDeadline); 2] =
     [("delete", OnDeadline::Delete), ("wait", OnDeadline::Wait)];
 pub(super) const MIXED_INSTANCES: [(&str, MixedInstances); 3] =
     [("min", MixedInstances::Min), ("first", MixedInstances::First), ("max", MixedInstances::Max)];
+/// What `--manage-lifecycle-hooks` says of retaining instances; `None`: no hook is managed.
+pub(super) const RETAIN: [(&str, Option<bool>); 5] =
+    [("off", None), ("on", Some(false)), ("retain", Some(true)), ("false", None), ("true", Some(false))];
 pub(super) const PRICES: [(&str, Option<PriceSource>); 3] =
     [("off", None), ("table", Some(PriceSource::Table)), ("aws", Some(PriceSource::Aws))];
 pub(super) const LOG_FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];

@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::flags::ServeFlags;
 use super::problem::Problem;
 use super::read::{
-    LOG_FORMATS, LOG_LEVELS, MIXED_INSTANCES, ON_DEADLINE, PRICES, TREATMENTS, address, at_once, boolean,
-    duration, is_cluster_name, is_hook_name, is_object_name, is_plain_url, is_region, is_url, named, one_of,
-    pods, rate, share,
+    LOG_FORMATS, LOG_LEVELS, MIXED_INSTANCES, ON_DEADLINE, PRICES, RETAIN, TREATMENTS, address, at_once,
+    boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_plain_url, is_region, is_url, named,
+    one_of, pods, rate, share,
 };
 use super::values::Config;
 use crate::aws::Proxy;
@@ -279,17 +279,8 @@ fn scale_in(
     reason = "the outer says whether the texts were good, the inner what they say"
 )]
 fn managed_hooks(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Option<Managed>> {
-    let flag = "--manage-lifecycle-hooks";
     let heartbeat = duration("--hook-heartbeat", &flags.hook_heartbeat, &HEARTBEAT, problems);
-    let retain = match flags.manage_lifecycle_hooks.as_str() {
-        "off" | "false" => None,
-        "on" | "true" => Some(false),
-        "retain" => Some(true),
-        other => {
-            problems.push(Problem::new(flag, format!("{other:?} is none of off, on, retain")));
-            return None;
-        }
-    };
+    let retain = one_of("--manage-lifecycle-hooks", &flags.manage_lifecycle_hooks, &RETAIN, problems)?;
     // AWS has whole seconds.
     let heartbeat = Duration::from_secs(heartbeat?.as_secs());
     Some(retain.map(|retain| Managed { heartbeat, retain }))

@@ -52,14 +52,12 @@ fn template_differences(groups: &Groups) -> Vec<([(&'static str, String); 2], f6
     let snapshot = groups.latest();
     let of_group = |group: &Arc<Group>| {
         let difference = group.template.as_ref()?.as_ref().ok()?.difference?;
-        let shares = [
-            ("cpu", difference.cpu),
-            ("memory", difference.memory),
-            ("pods", difference.pods),
-            ("ephemeral-storage", difference.storage),
-        ];
         let group = group.asg.name.to_string();
-        Some(shares.map(|(name, share)| ([("group", group.clone()), ("resource", name.to_owned())], share)))
+        Some(
+            difference
+                .shares()
+                .map(|(name, share)| ([("group", group.clone()), ("resource", name.to_owned())], share)),
+        )
     };
     let all = snapshot.iter().flat_map(|snapshot| snapshot.groups.values());
     all.filter_map(of_group).flatten().collect()

@@ -8,9 +8,3 @@ pub use super::wire::NodeGroupNodesResponse;
 
 /// The encoded descriptors of the protocol and of what it imports, as reflection serves them.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/externalgrpc.bin"));
-
-impl From<ExternalGrpcNode> for NamedNode {
-    fn from(ExternalGrpcNode { provider_id, name, .. }: ExternalGrpcNode) -> Self {
-        Self { provider_id, name }
-    }
-}

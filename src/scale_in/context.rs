@@ -99,7 +99,7 @@ pub struct Shared {
     /// Instances whose request may be carried out but had no record yet, and since when it may.
     pub turns_given: TurnsGiven,
     /// How far scale-ins are.
-    pub waiting: Arc<Board>,
+    pub progress: Arc<Board>,
     /// The last scale-ins that ended.
     pub history: History,
     /// Where scale-ins that ended are told as traces.
@@ -113,7 +113,7 @@ pub struct Shared {
 impl Shared {
     /// Drops the Node's progress report and its places in queues, as no work on it is under way.
     pub(super) fn leave_all_queues(&self, node: &NodeName) {
-        self.waiting.forget(node);
+        self.progress.forget(node);
         self.eviction_rate.leave(node);
         self.load_balancers.leave(node);
     }

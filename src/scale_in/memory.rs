@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use super::absences::Absences;
 use super::action::Action;
 use super::asked::{Asked, Obstacle};
 use super::claims::Claims;
@@ -14,7 +15,6 @@ use super::events::{ANNOUNCE_AGAIN_AFTER, Reason, ScaleInEvent};
 use super::going::Going;
 use super::membership::{Membership, SETTLED_AFTER};
 use super::node_patch;
-use super::outages::Outages;
 use super::record::{Phase, Record};
 use super::returns::Returns;
 use super::same_writes::SameWrites;
@@ -81,7 +81,7 @@ pub struct Memory {
     /// When the grace of pods that are going ends.
     pub going: Going,
     /// DaemonSet pods that were away for a while during the drain.
-    pub outages: Outages,
+    pub absences: Absences,
     /// The record, removed or overwritten once AWS was told to end the instance or its group took it out, of a scale-in that goes on.
     pub lost: Option<Record>,
     /// When the last call to terminate ended that may have taken effect.
@@ -272,7 +272,7 @@ impl Memory {
         let flushing_since = record.filter(|_| !is_draining).map(|record| record.phase_since);
         if is_draining {
             // It has gone back from a flush: what comes instead of those asked then is needed again.
-            self.outages.forget_asked();
+            self.absences.forget_asked();
         }
         let (memory, deleted) = (&self.pods, &self.deleted_daemon_sets);
         let is_asked = |uid: &str| {
@@ -286,7 +286,7 @@ impl Memory {
                 || is_orphan
                 || flushing_since.is_some_and(|since| replaces_asked(pod, since))
         };
-        self.outages.see(pods, is_asked, flush, now);
+        self.absences.see(pods, is_asked, flush, now);
     }
 
     /// Notes that an action begins.
@@ -369,7 +369,7 @@ impl Memory {
         self.not_held_by_ours_since = None;
         self.returns = Returns::default();
         self.noted = None;
-        self.outages = Outages::default();
+        self.absences = Absences::default();
         self.tries.remove(&Task::HandOver);
     }
 

@@ -8,7 +8,7 @@
 //! ```
 //! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`] (with [`deletion`]),
 //!   [`flush`] and [`release`]. [`deadline`] and [`limit`] set the time limits; [`class`] and [`returns`] decide which pods leave,
-//!   [`going`] when their grace ends, [`outages`] which DaemonSet pods are away for a while; [`twins`] is for several Nodes that name
+//!   [`going`] when their grace ends, [`absences`] which DaemonSet pods are away for a while; [`twins`] is for several Nodes that name
 //!   one instance.
 //! - [`pod_watches`] brings a worker the pods; [`perform`] makes the calls; [`remember`] keeps what the next plan must know of their
 //!   outcome: in [`memory`], and for each pod in [`asked`]. [`tries`] decides when a failed try is repeated.
@@ -20,6 +20,7 @@
 //! - [`operator_queue`] decides whose request is next. [`events`] has the text of every Event.
 //! - [`status`] is all of it as data, for people; [`history`] keeps the scale-ins that ended; [`preview`] plays a plan through.
 
+mod absences;
 pub mod action;
 mod asked;
 mod claims;
@@ -51,7 +52,6 @@ mod nodeless;
 mod notices;
 mod operator_queue;
 mod order;
-mod outages;
 mod outcome;
 mod perform;
 pub mod plan;

@@ -8,7 +8,6 @@ use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
-use tokio::time::Instant;
 use tokio_stream::StreamMap;
 
 use super::context::Shared;
@@ -37,8 +36,6 @@ struct Watches {
     streams: StreamMap<NodeName, BoxStream<'static, WatchEvent>>,
     listing: BTreeMap<NodeName, Vec<PodView>>,
     outage: Outage,
-    /// When one of them failed last.
-    failed: Option<Instant>,
 }
 
 type WatchEvent = watcher::Result<Event<Partial<Pod>>>;
@@ -104,11 +101,8 @@ impl Pods {
             );
             return;
         }
-        let failed = Instant::now();
-        if self.watches.failed.replace(failed).is_some_and(|before| before + STABLE_AFTER < failed) {
-            // Nothing has changed since to tell that it works again.
-            self.watches.outage.recovered();
-        }
+        // Nothing may have changed since to tell that it works again.
+        self.watches.outage.recovered_after(STABLE_AFTER);
         if let Some(outage_seconds) = self.watches.outage.failed() {
             tracing::warn!(node = node.as_str(), outage_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
         }

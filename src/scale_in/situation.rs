@@ -455,7 +455,7 @@ impl Situation<'_> {
     /// What DaemonSet pods of the node ask for, or have asked for.
     fn asked_flush(&self) -> Duration {
         let now = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
-        now.max(self.memory.outages.flush())
+        now.max(self.memory.absences.flush())
     }
 
     /// When the instance can be released at the soonest, if no pod's grace and no flush is cut; `None` until its pods are listed.

@@ -411,7 +411,7 @@ impl Worker {
             held_by_another: plan.held_by_another,
             refused: self.memory.refused_by_aws().map(str::to_owned),
         });
-        self.shared.waiting.set(&self.name, progress);
+        self.shared.progress.set(&self.name, progress);
         // A plan made before this process began to lead was made for a follower. The next one comes at once.
         for action in plan.actions.into_iter().filter(|_| leads) {
             self.start(node, action);

@@ -178,6 +178,7 @@ const REMIND_EVERY: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, Default)]
 pub struct Outage {
     began: Option<Instant>,
+    failed_last: Option<Instant>,
     failures: u32,
     lines: RateLimit,
 }
@@ -187,6 +188,7 @@ impl Outage {
     /// minutes.
     pub(crate) fn failed(&mut self) -> Option<u64> {
         self.failures = self.failures.saturating_add(1);
+        self.failed_last = Some(Instant::now());
         let lasted = self.began.get_or_insert_with(Instant::now).elapsed();
         self.lines.allow(REMIND_EVERY).map(|_| lasted.as_secs())
     }
@@ -199,6 +201,12 @@ impl Outage {
     /// Ends the outage. Returns for how many seconds it lasted; `None` if there was none.
     pub(crate) fn recovered(&mut self) -> Option<u64> {
         std::mem::take(self).began.map(|began| began.elapsed().as_secs())
+    }
+
+    /// The same once the last failure is longer ago than this: a shorter time without one proves nothing.
+    pub(crate) fn recovered_after(&mut self, stable: Duration) -> Option<u64> {
+        let is_stable = self.failed_last.is_some_and(|failed| failed.elapsed() > stable);
+        if is_stable { self.recovered() } else { None }
     }
 }
 
@@ -391,5 +399,9 @@ mod tests {
         assert_eq!(outage.recovered(), Some(700));
         assert_eq!(outage.failed(), Some(0), "another one is told at once");
         assert_eq!(outage.failures(), 1);
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(outage.recovered_after(Duration::from_secs(30)), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(outage.recovered_after(Duration::from_secs(30)), Some(31));
     }
 }

@@ -71,6 +71,12 @@ impl Difference {
             storage: share(computed.storage_kib, real.storage_kib),
         }
     }
+
+    /// Each resource's, by the name that people read.
+    pub fn shares(self) -> [(&'static str, f64); 4] {
+        let Self { cpu, memory, pods, storage } = self;
+        [("cpu", cpu), ("memory", memory), ("pods", pods), ("ephemeral-storage", storage)]
+    }
 }
 
 /// Why a group has no template.

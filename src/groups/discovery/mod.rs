@@ -31,7 +31,6 @@ use tokio::time::{Instant, timeout};
 use self::launches::Launches;
 use self::on_record::on_record;
 use self::templates::Templates;
-use self::trouble::Trouble;
 pub use self::warnings::Selection;
 use self::warnings::Warnings;
 use super::failures::{LaunchMetrics, Shortages};
@@ -86,12 +85,12 @@ struct Memory {
     /// Groups that this run has seen selected.
     selected: BTreeSet<GroupName>,
     warnings: Warnings,
-    warm_pools: Trouble,
+    warm_pools: Outage,
     /// How many warm pools have been asked for so far.
     pools_asked: usize,
-    activities: Trouble,
-    hooks: Trouble,
-    on_record: Trouble,
+    activities: Outage,
+    hooks: Outage,
+    on_record: Outage,
 }
 
 impl Discovery {
@@ -210,7 +209,7 @@ impl Discovery {
         }
         let (before, pools) = (self.groups.latest(), described.values_mut());
         let outcome = warm_pools::add(&self.aws, before.as_deref(), pools, &mut memory.pools_asked).await;
-        memory.warm_pools.note("warm pools", outcome.err().as_ref());
+        trouble::note(&mut memory.warm_pools, "warm pools", outcome.err().as_ref());
         for name in memory.made_anew(&described) {
             self.hooks.forget(name);
             memory.shortages.forget(name);
@@ -235,7 +234,7 @@ impl Discovery {
             async {
                 if !is_first {
                     let outcome = self.hooks.refresh(&states, look_ups, now).await;
-                    hooks.note("lifecycle hooks", outcome.err().as_ref());
+                    trouble::note(hooks, "lifecycle hooks", outcome.err().as_ref());
                 }
             },
         );
@@ -318,7 +317,11 @@ impl Discovery {
         let mut found = self.aws.describe_groups_left(&known, &memory.pages).await?;
         // Anybody who may annotate a Node can name a group: what AWS makes of it must not fail the refresh, nor hold it up.
         let of_records = self.aws.describe_groups_left_now(&unseen).await;
-        memory.on_record.note("groups that only records on Nodes name", of_records.as_ref().err());
+        trouble::note(
+            &mut memory.on_record,
+            "groups that only records on Nodes name",
+            of_records.as_ref().err(),
+        );
         found.extend(of_records.into_iter().flatten());
         let mut left_behind = Vec::new();
         for group in found {
@@ -349,7 +352,7 @@ impl Discovery {
         &self,
         shortages: &mut Shortages,
         launches: &mut Launches,
-        trouble: &mut Trouble,
+        outage: &mut Outage,
         states: &Snapshot,
     ) {
         let now = states.taken_at;
@@ -382,7 +385,7 @@ impl Discovery {
                 Err(error) => failed = Some(error),
             }
         }
-        trouble.note("scaling activities", failed.as_ref());
+        trouble::note(outage, "scaling activities", failed.as_ref());
     }
 }
 

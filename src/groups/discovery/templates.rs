@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::trouble::Trouble;
+use super::trouble;
 use crate::aws::{AutoScalingGroup, Aws, ManagedNodeGroup};
 use crate::clock::elapsed;
 use crate::groups::Group;
 use crate::groups::launch::{LaunchCache, Resolved, Wanted};
 use crate::groups::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
 use crate::k8s::{GroupName, names};
+use crate::telemetry::Outage;
 use crate::template::learned::Learned;
 use crate::template::tags::{self, BadTag, NodeTags};
 use crate::template::{Candidate, Facts, LearnedStore, Managed, Settings, Template, TemplateError};
@@ -41,8 +42,8 @@ pub(super) struct Templates {
     unshown: BTreeMap<(GroupName, String), (Timestamp, bool)>,
     /// The last complete template of each group, and what it was made of.
     last: BTreeMap<GroupName, (Input, Arc<Template>)>,
-    launch_trouble: Trouble,
-    eks_trouble: Trouble,
+    launch_outage: Outage,
+    eks_outage: Outage,
 }
 
 /// All that differs from template to template.
@@ -124,13 +125,13 @@ impl Templates {
         (now, cluster_now): (Timestamp, Timestamp),
     ) -> Vec<Group> {
         self.node_groups.refresh(aws, described.iter().map(Arc::as_ref), due, now).await;
-        let trouble = self.node_groups.trouble();
-        self.eks_trouble.note("EKS node groups", trouble.as_deref());
+        let failed = self.node_groups.trouble();
+        trouble::note(&mut self.eks_outage, "EKS node groups", failed.as_deref());
         let groups: Vec<Seen> = described.into_iter().map(|asg| self.seen(asg)).collect();
 
         let wanted: Vec<Wanted<'_>> = groups.iter().map(Seen::wanted).collect();
         let outcome = self.cache.refresh(aws, &wanted, now).await;
-        self.launch_trouble.note("launch templates and instance types", outcome.err().as_ref());
+        trouble::note(&mut self.launch_outage, "launch templates and instance types", outcome.err().as_ref());
         let resolved: Vec<_> = groups.iter().map(|seen| self.cache.resolve(seen.wanted())).collect();
         for (seen, resolved) in groups.iter().zip(&resolved) {
             self.note_left_out(&seen.group.asg.name, resolved.as_ref().ok());

@@ -62,7 +62,7 @@ fn known(shared: &Shared, now: Timestamp) -> Known {
 }
 
 fn scale_ins(shared: &Shared, now: Timestamp) -> Vec<ScaleIn> {
-    let board = shared.waiting.all();
+    let board = shared.progress.all();
     let nodes = shared.nodes.all();
     let snapshot = shared.groups.latest();
     let group_of = |instance: &InstanceId| {

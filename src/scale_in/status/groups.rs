@@ -9,7 +9,7 @@ use crate::groups::hooks::HookState;
 use crate::groups::sizes::{self, Leaves};
 use crate::groups::{Group, LaunchFailure};
 use crate::k8s::GroupName;
-use crate::template::{Difference, Template, TemplateError};
+use crate::template::{Template, TemplateError};
 
 /// A node group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -115,16 +115,9 @@ impl TemplateStatus {
             Ok(template) => template.as_ref(),
             Err(error) => return Self { error: Some(error.to_string()), ..Self::default() },
         };
-        let shares = |difference: Difference| {
-            BTreeMap::from([
-                ("cpu", difference.cpu),
-                ("memory", difference.memory),
-                ("pods", difference.pods),
-                ("ephemeral-storage", difference.storage),
-            ])
-        };
         let (instance_type, allocatable) = template.figures();
-        Self { error: None, instance_type, allocatable, difference: template.difference.map(shares) }
+        let difference = template.difference.map(|difference| difference.shares().into());
+        Self { error: None, instance_type, allocatable, difference }
     }
 }
 

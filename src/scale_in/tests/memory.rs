@@ -172,7 +172,7 @@ fn a_daemonset_pod_that_was_asked_to_go_is_not_waited_for_as_one_that_others_rep
         memory.note_daemons(&there, &flush, at(0));
         ask(&mut memory);
         memory.note_daemons(&BTreeMap::new(), &flush, at(1));
-        memory.outages.until(Duration::ZERO)
+        memory.absences.until(Duration::ZERO)
     };
     assert_eq!(goes(&|_| {}), Some(at(16)), "nobody here has asked it");
     let asking = |memory: &mut Memory| memory.failed(&Task::DeletePod(shipper.uid.clone()), at(0), None);

@@ -14,7 +14,7 @@ use tonic::{Code, Response, Status};
 use super::options::{Options, Version};
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::provider::proto::{
-    ExternalGrpcNode, Instance, LegacyTime, NodeGroup, NodeGroupAutoscalingOptions,
+    ExternalGrpcNode, Instance, LegacyTime, NamedNode, NodeGroup, NodeGroupAutoscalingOptions,
     NodeGroupAutoscalingOptionsRequest, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
     NodeGroupForNodeRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
     NodeGroupTemplateNodeInfoRequest, NodeGroupTemplateNodeInfoResponse, NodeGroupsRequest,
@@ -24,6 +24,12 @@ use crate::provider::wire::Span;
 
 /// A gRPC client of the program.
 pub type Client = CloudProviderClient<Channel>;
+
+impl From<ExternalGrpcNode> for NamedNode {
+    fn from(ExternalGrpcNode { provider_id, name, .. }: ExternalGrpcNode) -> Self {
+        Self { provider_id, name }
+    }
+}
 
 /// A group's options: its own, or the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

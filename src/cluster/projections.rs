@@ -1,4 +1,4 @@
-//! Disruption budgets, DaemonSets and volume attachments, as far as a drain needs them.
+//! What is kept of disruption budgets, DaemonSets and volume attachments: what a drain needs.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 
 /// What the node's DaemonSet pods have done, as far as nobody here has asked them to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outages {
+pub struct Absences {
     /// What each was seen to do last, by UID.
     seen: BTreeMap<String, Stage>,
     /// UIDs of the DaemonSets of pods that we have asked to go: their successors are not waited for.
@@ -36,7 +36,7 @@ enum Stage {
     Going,
 }
 
-impl Outages {
+impl Absences {
     /// Looks at the pods of the node; `is_asked`: we have asked the one with this UID to go.
     pub fn see(
         &mut self,
@@ -121,14 +121,14 @@ mod tests {
                 longest: Duration::from_mins(2),
                 namespaces: namespaces.iter().map(|&namespace| namespace.to_owned()).collect(),
             };
-            let mut outages = Outages::default();
+            let mut absences = Absences::default();
             for (second, &containers) in (0..).zip(&stages) {
                 let (uid, mut pod) = shipper("a", "");
                 pod.containers = containers;
                 pod.name.namespace = "logging".into();
-                outages.see(&[(uid, pod)].into(), |_| false, &flush, at(second));
+                absences.see(&[(uid, pod)].into(), |_| false, &flush, at(second));
             }
-            assert_eq!(outages.until(flush.default), expected, "{stages:?} {namespaces:?}");
+            assert_eq!(absences.until(flush.default), expected, "{stages:?} {namespaces:?}");
         }
     }
 
@@ -139,11 +139,11 @@ mod tests {
             longest: Duration::from_mins(2),
             namespaces: BTreeSet::new(),
         };
-        let mut outages = Outages::default();
+        let mut absences = Absences::default();
         let mut see = |pods: &[(String, PodView)], asked: &[&str], second| {
             let pods = pods.iter().cloned().collect();
-            outages.see(&pods, |uid| asked.contains(&uid), &flush, at(second));
-            (outages.flush().as_secs(), outages.until(Duration::from_secs(5)))
+            absences.see(&pods, |uid| asked.contains(&uid), &flush, at(second));
+            (absences.flush().as_secs(), absences.until(Duration::from_secs(5)))
         };
         let (uid, pod) = shipper("a", "60");
         let going = (uid.clone(), PodView { deletion_timestamp: Some(at(40)), ..pod.clone() });
