@@ -1,4 +1,5 @@
-//! Lists for the commands that people run. The program itself goes by its watches, and lists only the pods of a node before its release.
+//! Lists for the commands that people run. The program itself goes by its watches, and lists Nodes only before it lets an instance go for want of
+//! one.
 //!
 //! Nodes and pods are read in pages, and reduced page by page: people run these commands in the container of a `serve`, whose
 //! memory they share. What the API server may answer in a moment is asked for again: nobody else does that for a command.

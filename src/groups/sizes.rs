@@ -90,13 +90,13 @@ pub fn target_size(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leave
 }
 
 /// Whether the group has launched the replacement of an instance that it is still to end: an unhealthy one, where replacements come first
-/// (an instance maintenance policy). A decrement would then end a healthy one as well.
+/// (an instance maintenance policy), so that the healthy ones alone fill it. A decrement would then end a healthy one as well.
 ///
 /// Source: [Instance maintenance
 /// policies](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-instance-maintenance-policy.html).
 pub fn is_replaced_first(group: &AutoScalingGroup, instance: &Instance) -> bool {
-    let units = || group.live().map(|one| group.weight(&one.id)).sum::<i32>();
-    instance.unhealthy && instance.lifecycle.is_live() && units() > group.desired
+    let healthy = || group.live().filter(|one| !one.unhealthy).map(|one| group.weight(&one.id)).sum::<i32>();
+    instance.unhealthy && instance.lifecycle.is_live() && healthy() >= group.desired
 }
 
 /// Desired instances; in a weighted group the live ones.

@@ -111,7 +111,7 @@ fn is_refused_for_now(s: &Situation<'_>, record: &Record) -> bool {
 
 /// How to give the instance back if something other than us has changed that, and what else to do then.
 fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action>) {
-    let Membership::In { lifecycle, .. } = &s.instance else {
+    let Membership::In { lifecycle, seen: described, .. } = &s.instance else {
         let Membership::Elsewhere { seen } = &s.instance else { return (record.release, None) };
         let gone = s.memory.elsewhere_since.is_some_and(|since| later(since, MISSING_FOR) <= *seen);
         // If it ever comes back, this scale-in is over.
@@ -127,8 +127,9 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action
     {
         return (Release::Terminate, None);
     }
+    // An earlier decrement may still arrive until it has settled.
     if record.release == Release::TerminateAndDecrement
-        && told_at(s, record).is_none()
+        && told_at(s, record).is_none_or(|at| settled_at(s, at, false) <= *described)
         && (s.is_replaced_first)()
     {
         return (Release::Terminate, None);

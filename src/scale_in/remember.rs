@@ -79,8 +79,9 @@ impl Worker {
                 if answer == Answer::Going {
                     self.tell_pod(pod, &uid, how);
                 }
-                let was_asked = self.memory.of(&uid).to_go.is_some();
-                if answer == Answer::Gone && was_asked && self.pods.by_uid.contains_key(&uid) {
+                let is_asked_again = how == Removal::Eviction && self.memory.of(&uid).to_go.is_some();
+                let is_known = self.pods.by_uid.contains_key(&uid) && !self.is_relisting();
+                if answer == Answer::Gone && is_asked_again && is_known {
                     // It was asked half a minute ago: the API server's watch cache has fallen behind, and a list has not.
                     self.pods.list_anew(&self.nodes);
                 }
@@ -318,7 +319,10 @@ impl Worker {
             Ok(pods) => {
                 let is_shown = |pod: &PodView| pod.finished || self.pods.by_uid.contains_key(&pod.uid);
                 let overdue = later(self.shared.clock.cluster(), -OVERDUE_AFTER);
-                let is_overdue = |pod: &&PodView| pod.deletion_timestamp.is_some_and(|end| end <= overdue);
+                let is_listed = |pod: &PodView| self.shared.nodes.get(&pod.node).is_some();
+                let is_overdue = |pod: &&PodView| {
+                    pod.deletion_timestamp.is_some_and(|end| end <= overdue) && is_listed(pod)
+                };
                 let is_as_known = |known: &PodView| {
                     known.finished || pods.iter().any(|pod| pod.uid == known.uid && !pod.finished)
                 };

@@ -15,14 +15,23 @@ use tokio::sync::Mutex;
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Cluster, Nodes};
 use crate::k8s::InstanceId;
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 
 /// An older list may not show a Node that has come since. In a large cluster a list takes seconds.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// The instances that have Nodes, by the last list, and when that began; `None`: it failed then.
+/// What the last list has shown.
 #[derive(Debug, Default)]
-pub struct UnseenNodes(Mutex<Option<(Timestamp, Option<BTreeSet<InstanceId>>)>>);
+pub struct UnseenNodes(Mutex<Look>);
+
+#[derive(Debug, Default)]
+struct Look {
+    /// When it began or, if it failed, ended.
+    at: Option<Timestamp>,
+    /// The instances that have Nodes; `None`: it failed.
+    listed: Option<BTreeSet<InstanceId>>,
+    outage: Outage,
+}
 
 impl UnseenNodes {
     /// Whether the instance certainly has no Node. If a list has one that the watch does not show, the watch begins anew.
@@ -34,23 +43,15 @@ impl UnseenNodes {
         if !nodes.of_instance(instance).is_empty() {
             return false;
         }
-        let mut last = self.0.lock().await;
-        if last.as_ref().is_none_or(|(at, _)| elapsed(*at, clock.now()) > RECENT) {
-            let began = clock.now();
-            *last = match cluster.list_nodes().await {
-                Ok(all) => Some((began, Some(all.into_iter().filter_map(|node| node.instance).collect()))),
-                Err(error) => {
-                    tracing::warn!(
-                        error = %chain(&error),
-                        "Nodes could not be listed: no instance is let go for want of one before they are"
-                    );
-                    Some((clock.now(), None))
-                }
-            };
+        let asked_at = clock.now();
+        let mut look = self.0.lock().await;
+        // One that began while this one waited for it serves, however long it took.
+        if look.at.is_none_or(|at| elapsed(at, asked_at) > RECENT) {
+            look.look(cluster, clock).await;
         }
-        let Some((_, Some(listed))) = &*last else { return false };
+        let Some(listed) = &look.listed else { return false };
         let is_unseen = listed.contains(instance);
-        if is_unseen && nodes.of_instance(instance).is_empty() {
+        if is_unseen && nodes.of_instance(instance).is_empty() && nodes.whole_for().is_some() {
             tracing::warn!(
                 instance = instance.as_str(),
                 "the watch of Nodes has missed one, whose instance was about to be let go: it begins anew"
@@ -58,5 +59,29 @@ impl UnseenNodes {
             nodes.list_anew();
         }
         !is_unseen
+    }
+}
+
+impl Look {
+    async fn look(&mut self, cluster: &Cluster, clock: &Clock) {
+        let began = clock.now();
+        match cluster.list_nodes().await {
+            Ok(all) => {
+                self.at = Some(began);
+                self.listed = Some(all.into_iter().filter_map(|node| node.instance).collect());
+                if let Some(outage_seconds) = self.outage.recovered() {
+                    tracing::info!(outage_seconds, "Nodes can be listed again");
+                }
+            }
+            Err(error) => {
+                (self.at, self.listed) = (Some(clock.now()), None);
+                if self.outage.failed().is_some() {
+                    tracing::warn!(
+                        error = %chain(&error),
+                        "Nodes cannot be listed: no instance is let go for want of one before they are"
+                    );
+                }
+            }
+        }
     }
 }

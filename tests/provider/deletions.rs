@@ -201,10 +201,11 @@ async fn a_termination_that_was_never_sent_is_sent_by_the_next_call() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_never_registered_goes_without_a_decrement_where_its_replacement_has_been_launched()
 {
-    for (replacements, unhealthy, desired) in [(1, true, 3), (0, true, 2), (1, false, 2)] {
+    // Replacements, how many are unhealthy, and the size after it: one replacement is not that of two.
+    for (replacements, unhealthy, desired) in [(1, 1, 3), (0, 1, 2), (1, 0, 2), (1, 2, 2)] {
         let mut group = three();
         let of_group = Arc::make_mut(&mut group.asg);
-        of_group.instances[1].unhealthy = unhealthy;
+        of_group.instances.iter_mut().skip(1).take(unhealthy).for_each(|one| one.unhealthy = true);
         let group = (0..replacements).fold(group, |group, _| group.with("i-4", Lifecycle::Pending));
         let world = World::with(group).registered(&["i-1", "i-3"]).visited().await;
         world.delete(vec![unregistered("i-2")]).await.expect("terminated");

@@ -2,7 +2,7 @@
 //! from nothing, and the hook is somebody else's.
 
 use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, Operation};
-use ebbtide::sim::cluster::pod;
+use ebbtide::sim::cluster::{Fault, Verb, pod};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
@@ -123,7 +123,13 @@ async fn a_launch_that_comes_through_in_mid_drain_changes_nothing() {
 /// Its machine would end with all that runs there, for want of a Node.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_a_stale_watch_cache_does_not_show_is_drained_before_its_instance_is_let_go() {
-    let scene = Scene::with(held_group(2, 120)).await;
+    // How long lists fail as well.
+    for failing in [0, 600] {
+        behind_a_stale_cache(Scene::with(held_group(2, 120)).await, failing).await;
+    }
+}
+
+async fn behind_a_stale_cache(scene: Scene, failing: u64) {
     scene.world.cluster.stall_watch_cache::<Node>();
     let before = scene.machines();
     scene.increase(1).await.expect("grown");
@@ -134,7 +140,18 @@ async fn a_node_that_a_stale_watch_cache_does_not_show_is_drained_before_its_ins
         scene.machines().into_iter().find(|machine| !before.contains(machine)).expect("a third one");
     scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
     scene.pass_some(seconds(300)).await;
+    if failing > 0 {
+        scene.world.cluster.fail_next(
+            u32::MAX,
+            Verb::List,
+            "nodes",
+            Fault::EtcdTimedOut { took_effect: false },
+        );
+    }
     scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(failing)).await;
+    assert!(failing == 0 || !is_asked(&scene.world, "web"), "nobody knows of it");
+    scene.world.cluster.no_more_faults();
     scene.until_released(&machine).await;
     assert!(has_exited(&scene.world, "web"));
     scene.assert_left_well(&machine);

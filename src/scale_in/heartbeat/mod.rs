@@ -384,6 +384,9 @@ async fn ask_since(shared: Arc<Shared>, group: GroupName, questions: Vec<Questio
 }
 
 async fn send(shared: Arc<Shared>, mut one: DueInstance, step: Step) -> Done {
+    // Until that is certain, the hook must not time out.
+    let is_doubtful = step == Step::Complete && !is_without_node(&shared, &one.instance).await;
+    let step = if is_doubtful { Step::Heartbeat } else { step };
     let (pause, error) = if step == Step::Terminate {
         match terminate::retained(&shared, one.group.clone(), one.instance.clone()).await {
             Some(Ok(()) | Err(AwsError::DryRun { .. })) => (ENDED_BY_THEN, None),
@@ -553,7 +556,9 @@ async fn tell_hook(shared: &Shared, one: &mut DueInstance, step: Step) -> (Signe
             Ok(Err(_)) | Err(_) => shared.hooks.presumed(group),
         },
     };
-    if step == Step::Complete && (!is_without_node(shared, instance).await || !shared.leadership.leads()) {
+    if step == Step::Complete
+        && (!shared.leadership.leads() || !shared.nodes.of_instance(instance).is_empty())
+    {
         // While the hook was looked up, another process took over, or the instance's Node came.
         return (RETRY, None);
     }
