@@ -190,9 +190,9 @@ impl AutoScalingGroup {
             name: from.auto_scaling_group_name.unwrap_or_default().into(),
             arn: from.auto_scaling_group_arn.unwrap_or_default(),
             created: from.created_time.and_then(moment),
-            min: from.min_size.unwrap_or(0),
-            max: from.max_size.unwrap_or(0),
-            desired: from.desired_capacity.unwrap_or(0),
+            min: from.min_size.unwrap_or(0).max(0),
+            max: from.max_size.unwrap_or(0).max(0),
+            desired: from.desired_capacity.unwrap_or(0).max(0),
             described_desired: None,
             instances,
             zones,
@@ -315,7 +315,7 @@ fn ends_unhealthy_targets(from: &asg::AutoScalingGroup) -> bool {
 /// AWS gives weights as text: [Instance](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Instance.html),
 /// [DesiredCapacityType](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CreateAutoScalingGroup.html).
 fn weights(from: &asg::AutoScalingGroup) -> Option<Weights> {
-    let read = |text: &str| text.parse::<i32>().ok();
+    let read = |text: &str| Some(text.parse::<i32>().ok()?.clamp(1, 999));
     let policy = from.mixed_instances_policy.as_ref().and_then(|policy| policy.launch_template.as_ref());
     let mut of_lines = policy.map(asg::LaunchTemplate::overrides).unwrap_or_default().iter();
     let of_instances: BTreeMap<InstanceId, i32> = from
@@ -453,6 +453,19 @@ mod tests {
             assert_eq!(group.launch.source, source);
             assert_eq!(group.instances, []);
         }
+    }
+
+    #[test]
+    fn sizes_and_weights_that_aws_never_has_are_brought_within_its_bounds() {
+        let instance = |(id, weight): (&str, &str)| {
+            asg::Instance::builder().instance_id(id).weighted_capacity(weight).build()
+        };
+        let all = [("a", "-2147483648"), ("b", "0"), ("c", "999"), ("d", "2147483647"), ("e", "many")];
+        let group = asg::AutoScalingGroup::builder().min_size(-1).max_size(-7).desired_capacity(i32::MIN);
+        let group = group.set_instances(Some(all.map(instance).to_vec())).build();
+        let group = AutoScalingGroup::from_sdk(group);
+        assert_eq!((group.min, group.max, group.desired), (0, 0, 0));
+        assert_eq!(all.map(|(id, _)| group.weight(id)), [1, 1, 999, 999, 1]);
     }
 
     #[test]

@@ -141,7 +141,18 @@ impl Snapshot {
     /// Whether it has the group, or one before it had it a moment ago.
     #[must_use]
     pub fn knows(&self, group: &GroupName) -> bool {
-        self.groups.contains_key(group) || self.gone.contains_key(group)
+        self.last_seen(group).is_some()
+    }
+
+    /// Whether it knows the group, which is not one made anew since `before`.
+    #[must_use]
+    pub fn still_knows(&self, group: &GroupName, before: Option<&Self>) -> bool {
+        let then = before.and_then(|before| before.last_seen(group));
+        self.last_seen(group).is_some_and(|now| then.is_none_or(|then| !now.asg.is_another(&then.asg)))
+    }
+
+    fn last_seen(&self, group: &GroupName) -> Option<&Arc<Group>> {
+        self.groups.get(group).or_else(|| Some(&self.gone.get(group)?.group))
     }
 
     /// The group that has this instance, and the instance.
@@ -242,5 +253,24 @@ mod tests {
         assert_eq!(gone(&snapshot(89, &[]).after(&third)), ["a", "b"]);
         assert_eq!(gone(&snapshot(90, &["a"]).after(&third)), [""; 0]);
         assert_eq!(gone(&snapshot(62, &["a", "b"]).after(&third)), [""; 0], "it is back");
+    }
+
+    #[test]
+    fn a_group_made_anew_is_not_the_one_that_was_known() {
+        let with_arn = |second, arn: &str| {
+            let mut snapshot = snapshot(second, &["a"]);
+            let group = snapshot.groups.get_mut("a").map(Arc::make_mut).expect("it");
+            Arc::make_mut(&mut group.asg).arn = arn.to_owned();
+            snapshot
+        };
+        let (name, first) = (GroupName::from("a"), with_arn(0, "arn:1"));
+        let gone = snapshot(60, &[]).after(&first);
+        let forgotten = snapshot(120, &[]).after(&gone);
+        assert!(first.still_knows(&name, None) && gone.still_knows(&name, Some(&first)));
+        assert!(!forgotten.still_knows(&name, Some(&gone)));
+        for before in [&first, &gone] {
+            assert!(with_arn(61, "arn:1").still_knows(&name, Some(before)));
+            assert!(!with_arn(61, "arn:2").still_knows(&name, Some(before)));
+        }
     }
 }

@@ -187,6 +187,11 @@ impl Holds {
         answer.err().filter(|error| !matches!(error, AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }))
     }
 
+    /// Forgets what AWS made of heartbeats in groups that are not there any more.
+    pub(super) fn keep_groups(&self, is_there: impl Fn(&GroupName) -> bool) {
+        self.heartbeats.lock().retain(|group, _| is_there(group));
+    }
+
     fn of_group(&self, group: &GroupName) -> Arc<GroupHeartbeats> {
         Arc::clone(self.heartbeats.lock().entry(group.clone()).or_default())
     }
@@ -278,6 +283,18 @@ mod tests {
             assert_eq!(holds.heartbeats(&"g".into()), known, "{answer:?}");
             assert_eq!(holds.heartbeats(&"another".into()), Heartbeats::Unknown);
         }
+    }
+
+    #[test]
+    fn a_denial_is_forgotten_with_its_group() {
+        let (holds, operation) = (Holds::default(), crate::aws::Operation::RecordLifecycleActionHeartbeat);
+        for group in ["a", "b"] {
+            let denied = AwsError::Denied { action: operation.action(), message: String::new() };
+            holds.note_beat(&group.into(), &Err(denied), at(0));
+        }
+        holds.keep_groups(|group| group == "b");
+        let known = ["a", "b"].map(|group| holds.heartbeats(&group.into()));
+        assert_eq!(known, [Heartbeats::Unknown, Heartbeats::DeniedAt(at(0))]);
     }
 
     #[tokio::test(start_paused = true)]

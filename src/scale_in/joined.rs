@@ -32,6 +32,12 @@ impl Joined {
         self.unidentified.retain(|group| unidentified_node(shared, group).is_some());
     }
 
+    /// Forgets groups that are not there any more: one made anew under the name may be another cluster's.
+    pub(super) fn keep_groups(&mut self, is_there: impl Fn(&GroupName) -> bool) {
+        self.groups.retain(&is_there);
+        self.warned.retain(&is_there);
+    }
+
     /// Whether the group's instance without a Node may be the machine of an unidentified Node. It may be busy, so its hook times out, or
     /// its owner keeps it. Not if its Node has gone: that one was identified.
     pub(super) fn may_be_unidentified(
@@ -84,4 +90,20 @@ fn unidentified_node(shared: &Shared, group: &GroupName) -> Option<NodeName> {
     let view = shared.groups.latest();
     let group = view.as_ref().and_then(|view| view.groups.get(group));
     context::unidentified_node(&shared.nodes, group.map_or(&[], |group| &group.asg.instances))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_a_node_of_a_group_was_seen_is_forgotten_with_the_group() {
+        let all = || BTreeSet::from(["a", "b"].map(GroupName::from));
+        let mut joined = Joined { groups: all(), warned: all(), unidentified: BTreeSet::new() };
+        joined.keep_groups(|group| group == "b");
+        assert_eq!(
+            (joined.groups, joined.warned),
+            (BTreeSet::from(["b".into()]), BTreeSet::from(["b".into()]))
+        );
+    }
 }

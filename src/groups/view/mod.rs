@@ -276,7 +276,7 @@ impl Groups {
         snapshot
     }
 
-    /// Drops entries of `asked_for` whose group or instance no snapshot has shown for [`MISSED_FOR`].
+    /// Drops entries of `asked_for` whose group or instance no snapshot has shown for [`MISSED_FOR`], and sizes that have been clear for long.
     fn forget_gone(&self, snapshot: &Snapshot) {
         let mut asked_for = self.asked_for.lock();
         asked_for.retain(|name, seen| {
@@ -286,6 +286,7 @@ impl Groups {
             }
             elapsed(*seen, snapshot.taken_at) <= MISSED_FOR
         });
+        self.unclear.lock().retain(|_, set| elapsed(*set, snapshot.taken_at) <= MISSED_FOR);
     }
 
     fn swap(&self, seen: &Seen) {

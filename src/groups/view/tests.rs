@@ -514,3 +514,13 @@ fn what_was_asked_for_is_known_until_no_description_shows_it_any_more() {
     groups.publish(Snapshot::new(at(36_200), []));
     assert_eq!(known(&groups), [false, false]);
 }
+
+#[test]
+fn a_size_in_doubt_is_forgotten_once_a_description_shows_it_for_certain() {
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.note_unclear(&"g".into(), at(0));
+    groups.publish(snapshot(59, 0, &[]));
+    assert_eq!([59, 60].map(|second| groups.is_clear(&"g".into(), at(second))), [false, true]);
+    groups.publish(snapshot(121, 0, &[]));
+    assert!(groups.unclear.lock().is_empty());
+}

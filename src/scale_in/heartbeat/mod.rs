@@ -93,11 +93,14 @@ pub(super) async fn run(shared: Arc<Shared>) {
     loop {
         let now = shared.clock.now();
         let unseen_from = if let Some(snapshot) = shared.groups.latest() {
-            joined.observe(&shared, &snapshot);
             if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &snapshot)) {
                 sightings.observe(before.as_deref(), &snapshot);
                 shared.metrics.keep_groups(|group| snapshot.knows(group));
+                let is_there = |group: &GroupName| snapshot.still_knows(group, before.as_deref());
+                shared.holds.keep_groups(is_there);
+                joined.keep_groups(is_there);
             }
+            joined.observe(&shared, &snapshot);
             let lasts = |group: &GroupName| shared.hooks.last_seen(group).map(|hook| hook.heartbeat_timeout);
             let said = said(&shared, now);
             let unseen_from = observe(&mut held, before.as_deref(), &snapshot, &sightings, lasts, &said, now);
