@@ -125,7 +125,7 @@ async fn a_launch_that_comes_through_in_mid_drain_changes_nothing() {
 async fn a_node_that_a_stale_watch_cache_does_not_show_is_drained_before_its_instance_is_let_go() {
     // How long lists fail as well.
     for failing in [0, 600] {
-        behind_a_stale_cache(Scene::with(held_group(2, 120)).await, failing).await;
+        behind_a_stale_cache(Scene::with(held_group(2, 30)).await, failing).await;
     }
 }
 
