@@ -1,5 +1,5 @@
-//! Lists for the commands that people run. The program itself goes by its watches, and lists Nodes only before it lets an instance go for want of
-//! one.
+//! Lists for the commands that people run. The program itself goes by its watches, and lists Nodes only before it lets an instance go for
+//! want of one.
 //!
 //! Nodes and pods are read in pages, and reduced page by page: people run these commands in the container of a `serve`, whose
 //! memory they share. What the API server may answer in a moment is asked for again: nobody else does that for a command.
@@ -25,7 +25,7 @@ use super::partial::Partial;
 use super::pods::PodView;
 use super::projections::Budget;
 use super::reflect::{Sink as _, Store};
-use crate::k8s::NodeName;
+use crate::k8s::{InstanceId, NodeName};
 
 /// Objects in a page of a list.
 const A_PAGE: u32 = 100;
@@ -79,6 +79,13 @@ impl Cluster {
     pub async fn list_nodes(&self) -> Result<Vec<NodeView>, ApiError> {
         let api: Api<Partial<Node>> = Api::all(self.client.clone());
         self.in_pages(&api, |node| NodeView::from(&node)).await
+    }
+
+    /// The instances of all Nodes.
+    pub async fn list_instances(&self) -> Result<Vec<InstanceId>, ApiError> {
+        let api: Api<Partial<Node>> = Api::all(self.client.clone());
+        let named = self.in_pages(&api, |node| NodeView::from(&node).instance).await?;
+        Ok(named.into_iter().flatten().collect())
     }
 
     /// All pods, by Node.

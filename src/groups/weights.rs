@@ -62,6 +62,16 @@ mod tests {
     }
 
     #[test]
+    fn an_unhealthy_instance_is_being_replaced_once_the_healthy_ones_fill_the_group() {
+        for (desired, is_replaced) in [(8, true), (10, false)] {
+            let mut group = group(0, desired, &[4, 4, 4]);
+            group.instances[0].unhealthy = true;
+            let told = [0, 1].map(|n| sizes::is_replaced_first(&group, &group.instances[n]));
+            assert_eq!(told, [is_replaced, false], "{desired}");
+        }
+    }
+
+    #[test]
     fn as_many_are_spare_as_the_minimum_allows_of_the_heaviest() {
         let none = |_: &Instance| false;
         let table: &[(i32, i32, &[i32], i32)] = &[

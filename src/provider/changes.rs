@@ -240,27 +240,32 @@ impl Provider {
         let mut failed = stay(&deletion);
         failed.extend(given_up.err().map(|error| (NEVER_CAME.to_owned(), error)));
 
-        let of_batch = deletion.unregistered.into_iter();
-        let instances = of_batch.map(|instance| (!replaced.contains(&instance), instance)).collect();
-        let mut work = self.terminate_all(deadline, lock.size(), instances, asked_at, &mut failed);
+        let mut work = self.terminate_all(
+            deadline,
+            lock.size(),
+            (deletion.unregistered, &replaced),
+            asked_at,
+            &mut failed,
+        );
         work.extend(deletion.nodes.into_iter().map(accept));
         // All count against the minimum from now on: the next drained node need not wait for these terminations.
         drop(accepting);
         finish(failed, work).await
     }
 
-    /// The terminations of these instances, each with or without a decrement; of those that may be under way already, why not.
+    /// The terminations of these instances, without a decrement of those that are being `replaced`; of those that may be under way already,
+    /// why not.
     fn terminate_all<'a>(
         &'a self,
         deadline: Deadline,
         lock: &'a GroupLock,
-        instances: Vec<(bool, InstanceId)>,
+        (instances, replaced): (Vec<InstanceId>, &BTreeSet<InstanceId>),
         asked_at: Timestamp,
         failed: &mut Vec<(String, RpcError)>,
     ) -> Vec<Work<'a>> {
         let mut work = Vec::new();
-        for (decrement, instance) in instances {
-            let now = self.clock.now();
+        for instance in instances {
+            let (now, decrement) = (self.clock.now(), !replaced.contains(&instance));
             match self.terminations.of(&instance, now) {
                 Some(Sent::Done) => continue,
                 Some(Sent::Unclear) => {

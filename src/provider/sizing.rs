@@ -111,8 +111,8 @@ impl Sizing {
         self.heard(set).await
     }
 
-    /// Terminates an instance of the locked group, and lowers the desired capacity by it if `decrement`, as was decided from what was asked for at
-    /// `asked_at` by the wall clock. Work that outlives the call keeps the lock.
+    /// Terminates an instance of the locked group, and lowers the desired capacity by it if `decrement`, as was decided from what was asked
+    /// for at `asked_at` by the wall clock. Work that outlives the call keeps the lock.
     pub async fn terminate(
         &self,
         lock: &GroupLock,

@@ -422,9 +422,9 @@ pub(super) fn ensure_listed(task: &Task, s: &Situation<'_>, record: &Record, pla
 
 /// Has the node's pods listed, which shows whether the watch has missed something.
 pub(super) fn list_pods(s: &Situation<'_>, plan: &mut Plan) {
-    let nodes = || s.nodes().map(|node| node.name.clone()).collect();
     if !plan.actions.iter().any(|action| matches!(action, Action::ListPods { .. })) {
-        s.attempt(plan, s.memory.tries(&Task::ListPods), || Action::ListPods { nodes: nodes() });
+        let nodes = s.nodes().map(|node| node.name.clone()).collect();
+        s.attempt(plan, s.memory.tries(&Task::ListPods), || Action::ListPods { nodes });
     }
 }
 

@@ -1,5 +1,5 @@
-//! Whether a group takes an instance out by itself by now or has launched its replacement, or somebody has set it aside: asked before a termination that lowers the desired
-//! capacity.
+//! Whether a group takes an instance out by itself by now or has launched its replacement, or somebody has set it aside: asked before a
+//! termination that lowers the desired capacity.
 //!
 //! AWS lowers the capacity even for an instance that it no longer counts, and then ends a healthy one. The last refresh may be a minute
 //! old. One description serves all terminations in a group that wait for it.

@@ -28,8 +28,8 @@ pub struct UnseenNodes(Mutex<Look>);
 struct Look {
     /// When it began or, if it failed, ended.
     at: Option<Timestamp>,
-    /// The instances that have Nodes; `None`: it failed.
-    listed: Option<BTreeSet<InstanceId>>,
+    /// The instances whose Nodes the watch did not show then; `None`: it failed.
+    unseen: Option<BTreeSet<InstanceId>>,
     outage: Outage,
 }
 
@@ -47,10 +47,10 @@ impl UnseenNodes {
         let mut look = self.0.lock().await;
         // One that began while this one waited for it serves, however long it took.
         if look.at.is_none_or(|at| elapsed(at, asked_at) > RECENT) {
-            look.look(cluster, clock).await;
+            look.list(cluster, nodes, clock).await;
         }
-        let Some(listed) = &look.listed else { return false };
-        let is_unseen = listed.contains(instance);
+        let Some(unseen) = &look.unseen else { return false };
+        let is_unseen = unseen.contains(instance);
         if is_unseen && nodes.of_instance(instance).is_empty() && nodes.whole_for().is_some() {
             tracing::warn!(
                 instance = instance.as_str(),
@@ -63,18 +63,18 @@ impl UnseenNodes {
 }
 
 impl Look {
-    async fn look(&mut self, cluster: &Cluster, clock: &Clock) {
+    async fn list(&mut self, cluster: &Cluster, nodes: &Nodes, clock: &Clock) {
         let began = clock.now();
-        match cluster.list_nodes().await {
+        match cluster.list_instances().await {
             Ok(all) => {
                 self.at = Some(began);
-                self.listed = Some(all.into_iter().filter_map(|node| node.instance).collect());
+                self.unseen = Some(all.into_iter().filter(|one| nodes.of_instance(one).is_empty()).collect());
                 if let Some(outage_seconds) = self.outage.recovered() {
                     tracing::info!(outage_seconds, "Nodes can be listed again");
                 }
             }
             Err(error) => {
-                (self.at, self.listed) = (Some(clock.now()), None);
+                (self.at, self.unseen) = (Some(clock.now()), None);
                 if self.outage.failed().is_some() {
                     tracing::warn!(
                         error = %chain(&error),

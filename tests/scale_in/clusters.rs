@@ -12,6 +12,7 @@ use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
 use tracing::Level;
 
 use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements, has_exited, is_asked};
@@ -155,6 +156,18 @@ async fn a_retained_instance_without_a_node_is_ended_without_a_decrement_where_i
         assert_eq!((there(&scene.world), ended(&scene.world).len()), (!is_ours, usize::from(is_ours)));
         assert_eq!(decrements(&scene.world), 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retained_instance_whose_node_a_stale_watch_cache_does_not_show_is_not_ended_as_one_without() {
+    let (scene, instance, _) = with_a_retained_instance(theirs().tag(OURS, "owned")).await;
+    scene.world.cluster.stall_watch_cache::<Node>();
+    scene.world.cluster.add(node("late").provider_id(&format!("aws:///us-east-1a/{instance}")));
+    scene.until(|w| !ended(w).is_empty()).await;
+    let late = scene.node("late").expect("it is there");
+    let record = late.metadata.annotations.and_then(|all| all.get("ebbtide/scale-in").cloned());
+    let is_released = record.is_some_and(|record| record.contains("\"phase\":\"Releasing\""));
+    assert!(is_released, "drained and flushed first");
 }
 
 #[tokio::test(start_paused = true)]

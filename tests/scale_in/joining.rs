@@ -23,15 +23,19 @@ fn behind(hook: &str) -> GroupSpec {
     group(2).protecting_new_instances().hook(HookSpec::launching(hook).heartbeat(3600))
 }
 
-/// A third instance comes, is held on its way in, and a pod runs on its Node that takes 200 of its 600 seconds to exit.
-async fn one_joins(scene: &Scene) -> Machine {
+/// A third instance comes, and its Node is Ready.
+async fn third(scene: &Scene) -> Machine {
     let before = scene.machines();
     scene.increase(1).await.expect("grown");
     let joined =
         |w: &World| w.cluster.node_names().iter().filter(|node| w.cluster.is_ready(node)).count() == 3;
     scene.until(joined).await;
-    let machine =
-        scene.machines().into_iter().find(|machine| !before.contains(machine)).expect("a third one");
+    scene.machines().into_iter().find(|machine| !before.contains(machine)).expect("a third one")
+}
+
+/// The same, which is held on its way in, and a pod runs on its Node that takes 200 of its 600 seconds to exit.
+async fn one_joins(scene: &Scene) -> Machine {
+    let machine = third(scene).await;
     scene.run([pod("web").on(&machine.name).grace(600).exits_after(200)]).await;
     assert_eq!(state(&scene.world, &machine), Some(LifecycleState::PendingWait));
     // Long enough for every description to show it.
@@ -131,13 +135,7 @@ async fn a_node_that_a_stale_watch_cache_does_not_show_is_drained_before_its_ins
 
 async fn behind_a_stale_cache(scene: Scene, failing: u64) {
     scene.world.cluster.stall_watch_cache::<Node>();
-    let before = scene.machines();
-    scene.increase(1).await.expect("grown");
-    let joined =
-        |w: &World| w.cluster.node_names().iter().filter(|node| w.cluster.is_ready(node)).count() == 3;
-    scene.until(joined).await;
-    let machine =
-        scene.machines().into_iter().find(|machine| !before.contains(machine)).expect("a third one");
+    let machine = third(&scene).await;
     scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
     scene.pass_some(seconds(300)).await;
     if failing > 0 {
