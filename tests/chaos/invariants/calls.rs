@@ -64,11 +64,7 @@ fn calls(history: &History, from: Timestamp, to: Timestamp) -> usize {
 /// The most that this minute may have.
 fn most(history: &History, from: Timestamp, to: Timestamp) -> usize {
     let replicas = history.scenario.program.replicas as usize;
-    let is_leaving = |instance: &&String| {
-        let gone = history.lives[*instance].gone;
-        history.requested(instance).is_some_and(|since| since < to) && gone.is_none_or(|gone| gone >= from)
-    };
-    let instances = history.lives.keys().filter(is_leaving).count();
+    let instances = leaving(history, from, to);
     let of_autoscaler = |(at, event): &&(Timestamp, AutoscalerEvent)| {
         (from - CALM..to).contains(at)
             && !matches!(event, AutoscalerEvent::Loop | AutoscalerEvent::LoopSkipped(_))
@@ -81,6 +77,15 @@ fn most(history: &History, from: Timestamp, to: Timestamp) -> usize {
     replicas * (REFRESHES * OF_A_REFRESH + OF_AN_INSTANCE * instances + queues)
         + OF_A_CHANGE * changes
         + OF_A_MESSAGE * messages
+}
+
+/// How many instances are on their way out.
+pub(super) fn leaving(history: &History, from: Timestamp, to: Timestamp) -> usize {
+    let is_leaving = |instance: &&String| {
+        let gone = history.lives[*instance].gone;
+        history.requested(instance).is_some_and(|since| since < to) && gone.is_none_or(|gone| gone >= from)
+    };
+    history.lives.keys().filter(is_leaving).count()
 }
 
 /// An instance is terminated by call twice within half a minute, or with a decrement that AWS has acknowledged within five.

@@ -11,7 +11,7 @@ use ebbtide::sim::report::{PodEnd, Run};
 use jiff::Timestamp;
 
 use super::Violation;
-use super::calls::{CALM, MINUTE};
+use super::calls::{CALM, MINUTE, leaving};
 use crate::history::{History, Note};
 use crate::play::RECORD;
 use crate::scenario::{Cause, Deed};
@@ -27,13 +27,15 @@ struct Most {
     node: usize,
     /// For each pod on one.
     pod: usize,
+    /// For each instance that is to leave: what is asked of those without a Node.
+    instance: usize,
     /// For each time that one begins anew within the minute, on top: a workload pod comes to it, or somebody takes a record off that AWS has
     /// been told of, or writes over it.
     anew: usize,
 }
 
 const fn most(verb: Verb, resource: &'static str, replica: usize, node: usize, pod: usize) -> Most {
-    Most { verb, resource, replica, node, pod, anew: 0 }
+    Most { verb, resource, replica, node, pod, instance: 0, anew: 0 }
 }
 
 impl Most {
@@ -41,12 +43,18 @@ impl Most {
     const fn anew(self, anew: usize) -> Self {
         Self { anew, ..self }
     }
+
+    const fn instance(self, instance: usize) -> Self {
+        Self { instance, ..self }
+    }
 }
 
 /// All that the program asks. A kind that is not here is one too many.
 const MOST: &[Most] = &[
     // A watch lasts a minute.
     most(Verb::Watch, "nodes", 2, 0, 0),
+    // Before one that the watch shows no Node of is let go; one list serves all within ten seconds.
+    most(Verb::List, "nodes", 0, 0, 0).instance(2),
     most(Verb::Watch, "poddisruptionbudgets", 2, 0, 0),
     most(Verb::Watch, "daemonsets", 2, 0, 0),
     most(Verb::Watch, "volumeattachments", 2, 0, 0),
@@ -103,10 +111,15 @@ pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
         };
         let anew = on_them.iter().filter(has_come).count() + history.diary.iter().filter(overruled).count();
         let (replicas, pods) = (history.scenario.program.replicas as usize, on_them.len());
+        let leaving = leaving(history, from, to);
         for ((verb, resource), asked) in asked(history, from, to) {
             let of_kind = MOST.iter().find(|kind| (kind.verb, kind.resource) == (verb, resource.as_str()));
             let most = of_kind.map_or(0, |kind| {
-                kind.replica * replicas + kind.node * nodes.len() + kind.pod * pods + kind.anew * anew
+                kind.replica * replicas
+                    + kind.node * nodes.len()
+                    + kind.pod * pods
+                    + kind.instance * leaving
+                    + kind.anew * anew
             });
             if asked > most {
                 let what = format!(
