@@ -218,7 +218,7 @@ impl Cluster {
             }] },
         });
         let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
-        self.deletions.call(changed(api.patch_status(&pod.name, &params, &patch))).await?;
+        self.notes.call(changed(api.patch_status(&pod.name, &params, &patch))).await?;
         Ok(())
     }
 

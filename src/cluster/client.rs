@@ -29,6 +29,9 @@ const LISTS_AT_ONCE: usize = 20;
 /// leave at once, and each call takes a connection of its own (`kube` speaks HTTP/1.1).
 const PODS_AT_ONCE: usize = 50;
 
+/// Upper limit of conditions DisruptionTarget under way. They have a second before their pods are deleted, hundreds at a time.
+const NOTES_AT_ONCE: usize = 100;
+
 /// Upper limit of evictions under way. Paced ones are half of these at most; the rest is for pods near their last call, thousands where a
 /// spot notice leaves all pods of a hundred nodes less than their grace.
 const EVICTIONS_AT_ONCE: usize = 100;
@@ -45,8 +48,9 @@ const NODES_AT_ONCE: usize = 100;
 pub struct Cluster {
     pub(super) client: kube::Client,
     pub(super) evictions: Places,
-    /// Also for what is noted on pods before.
     pub(super) deletions: Places,
+    /// What is noted on pods before they are deleted: apart, since those whose deletion is under way need all of its places.
+    pub(super) notes: Places,
     /// Apart, since a deadline waits for no annotation.
     pub(super) annotations: Places,
     /// Also for reads of single DaemonSets.
@@ -74,6 +78,7 @@ impl Cluster {
             client: requests.seen(client),
             evictions: Places::new(EVICTIONS_AT_ONCE),
             deletions: Places::new(PODS_AT_ONCE),
+            notes: Places::new(NOTES_AT_ONCE),
             annotations: Places::new(PODS_AT_ONCE),
             nodes: Places::new(NODES_AT_ONCE),
             lists: Places::new(LISTS_AT_ONCE),

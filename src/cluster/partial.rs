@@ -96,6 +96,7 @@ struct Metadata {
     deletion_grace_period_seconds: Option<i64>,
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
+    finalizers: Option<Vec<String>>,
     owner_references: Option<Vec<OwnerReference>>,
 }
 
@@ -111,6 +112,7 @@ impl From<Metadata> for ObjectMeta {
             deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
             labels: metadata.labels,
             annotations: metadata.annotations,
+            finalizers: metadata.finalizers,
             owner_references: metadata.owner_references,
             ..Self::default()
         }

@@ -75,6 +75,8 @@ pub struct PodView {
     pub deletion_timestamp: Option<Timestamp>,
     /// The grace that it was given, if it is being deleted (`metadata.deletionGracePeriodSeconds`).
     pub deletion_grace_seconds: Option<i64>,
+    /// Whether finalizers keep its object, whatever its kubelet does.
+    pub has_finalizers: bool,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// When the kubelet acknowledged it (`status.startTime`).
@@ -93,6 +95,16 @@ pub struct PodView {
     pub labels: BTreeMap<String, String>,
     /// The annotations that say how it wants to leave.
     pub annotations: BTreeMap<String, String>,
+}
+
+impl PodView {
+    /// Whether its containers have exited and its kubelet is still about to unmount its volumes and remove its directories: the object goes
+    /// after that, and a pod of its name or its claims can start elsewhere.
+    ///
+    /// Source: [`SyncTerminatedPod`](https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet.go).
+    pub fn is_being_torn_down(&self) -> bool {
+        self.finished && self.deletion_timestamp.is_some() && !self.has_finalizers
+    }
 }
 
 /// When the grace of a pod that is being deleted ends. A grace that fits into no sum has no end that the timestamp could tell.
@@ -127,6 +139,7 @@ impl From<&Pod> for PodView {
             deletion_grace_seconds: meta
                 .deletion_grace_period_seconds
                 .map(|grace| grace.clamp(0, LONGEST_GRACE_SECONDS)),
+            has_finalizers: meta.finalizers.iter().flatten().next().is_some(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             started: pod.status.as_ref().and_then(|status| Some(status.start_time.as_ref()?.0)),
             mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(names::MIRROR_POD)),
@@ -152,8 +165,10 @@ impl From<&Pod> for PodView {
 /// Whether the containers of a pod run, native sidecars included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containers {
-    /// The pod has not started, or a container of it has ended and is to be started again.
+    /// A container of it has ended and is to be started again.
     Down,
+    /// The pod has not started: its image may have to be pulled first. None of its init containers has failed.
+    Starting,
     /// All run.
     Running {
         /// How often one was started again: a restart may be over before a status shows it.
@@ -169,10 +184,11 @@ impl Default for Containers {
 
 impl Containers {
     fn of(pod: &Pod) -> Self {
-        let Some(status) = pod.status.as_ref().filter(|status| status.phase.as_deref() != Some("Pending"))
-        else {
-            return Self::Down;
-        };
+        let Some(status) = &pod.status else { return Self::Starting };
+        let restarts = || status.init_container_statuses.iter().flatten().map(|it| it.restart_count).max();
+        if status.phase.as_deref() == Some("Pending") {
+            return if restarts() > Some(0) { Self::Down } else { Self::Starting };
+        }
         let init_containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
         let sidecars: BTreeSet<&str> = init_containers
             .filter(|container| container.restart_policy.as_deref() == Some("Always"))
@@ -349,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_down_until_it_starts_and_while_a_container_or_a_native_sidecar_of_it_does_not_run() {
-        use Containers::{Down, Running};
+        use Containers::{Down, Running, Starting};
         let (running, waiting, ended) = (
             json!({ "running": {} }),
             json!({ "waiting": { "reason": "CrashLoopBackOff" } }),
@@ -358,16 +374,18 @@ mod tests {
         let spec = json!({ "containers": [], "initContainers": [
             { "name": "before" }, { "name": "sidecar", "restartPolicy": "Always" },
         ] });
-        for (phase, states, before, sidecar, expected) in [
-            ("Pending", vec![], &running, &waiting, Down),
-            ("Running", vec![&running, &running], &ended, &running, Running { restarts: 7 }),
-            ("Running", vec![&running, &waiting], &ended, &running, Down),
-            ("Running", vec![&running], &ended, &ended, Down),
-            ("Running", vec![], &ended, &running, Running { restarts: 3 }),
+        for (phase, states, before, failed, sidecar, expected) in [
+            ("Pending", vec![], &running, 0, &waiting, Starting),
+            ("Pending", vec![], &waiting, 1, &waiting, Down),
+            ("Running", vec![&running, &running], &ended, 9, &running, Running { restarts: 7 }),
+            ("Running", vec![&running, &waiting], &ended, 9, &running, Down),
+            ("Running", vec![&running], &ended, 9, &ended, Down),
+            ("Running", vec![], &ended, 9, &running, Running { restarts: 3 }),
         ] {
             let status = |name: &str, restarts, state| json!({ "name": name, "image": "i", "imageID": "i", "ready": true, "restartCount": restarts, "state": state });
             let statuses: Vec<Value> = states.into_iter().map(|state| status("c", 2, state)).collect();
-            let init = [status("before", 9, before), status("sidecar", 3, sidecar)];
+            let of_sidecar = if phase == "Pending" { 0 } else { 3 };
+            let init = [status("before", failed, before), status("sidecar", of_sidecar, sidecar)];
             let pod = view(json!({ "spec": spec, "status": {
                 "phase": phase, "containerStatuses": statuses, "initContainerStatuses": init,
             } }));

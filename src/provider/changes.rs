@@ -57,6 +57,9 @@ impl Drop for RefreshOnDrop<'_> {
     }
 }
 
+/// Where to look groups up: the view to answer from, or what is known.
+type Look = fn(&Provider) -> Result<Arc<Snapshot>, RpcError>;
+
 impl Provider {
     /// Raises the desired capacity by `delta` nodes, or by as many as the maximum has room for.
     pub(super) async fn increase_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
@@ -143,7 +146,7 @@ impl Provider {
         let asked_at = self.clock.wall();
         let described = self.describe(deadline, group).await?;
         self.refuse_doubtful(&described)?;
-        let (fresh, missing) = (described.group, self.missing(group)?.len());
+        let (fresh, missing) = (described.group, self.missing(group, Self::view)?.len());
         let names = self.placeholders.not_on_their_way(group, self.clock.now());
         let late = fresh.asg.missing().saturating_sub(missing.saturating_sub(names.len()));
         let late = i32::try_from(late).unwrap_or(i32::MAX);
@@ -175,25 +178,28 @@ impl Provider {
         }
     }
 
-    fn missing(&self, name: &str) -> Result<Vec<usize>, RpcError> {
-        let group = || group(&*self.view()?, name);
+    fn missing(&self, name: &str, look: Look) -> Result<Vec<usize>, RpcError> {
+        let group = || group(&*look(self)?, name);
         self.placeholders.of(self.clock.now(), group).map(|(_, missing)| missing)
     }
 
     /// Removes these nodes. [`Deletion`] says what is an error.
     pub(super) async fn delete_nodes(&self, name: &str, batch: &[ExternalGrpcNode]) -> Result<(), RpcError> {
         let deadline = Deadline::start();
-        let name = &group(&*self.view()?, name)?.asg.name.clone();
-        let accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(name)).await?;
+        let name = &group(&*self.known()?, name)?.asg.name.clone();
+        // What another change holds for as long as an RPC may take: once it is free, accepting takes a moment.
+        let accepting = deadline.all_of(OTHER_CHANGE, self.groups.accepting(name)).await?;
         let being_terminated =
             |id: &InstanceId| self.terminations.of(id, self.clock.now()) == Some(Sent::Unclear);
-        let read = || {
-            let (view, missing) = (self.view()?, self.missing(name)?);
+        let read = |look: Look| {
+            let (view, missing) = (look(self)?, self.missing(name, look)?);
             let (group, scale_ins) = (group(&view, name)?, &*self.scale_ins);
             let deletion = Deletion::read(&view, &group, &missing, batch, scale_ins, &being_terminated)?;
             Ok::<_, RpcError>((deletion, missing))
         };
-        let (deletion, _) = read()?;
+        // cluster-autoscaler calls once for a node that it has emptied, in hours perhaps, whatever becomes of AWS meanwhile: to accept that
+        // takes the API server alone, and AWS is asked before the node is released.
+        let (deletion, _) = read(Self::known)?;
         let stay = |deletion: &Deletion| {
             let stays = |id: &InstanceId| (id.to_string(), RpcError::OutlivesItsNode(id.clone()));
             let refused = |why: &SizeError| (NEVER_REGISTERED.to_owned(), RpcError::Size(why.clone()));
@@ -211,9 +217,10 @@ impl Provider {
             return finish(stay, accepts).await;
         }
 
+        self.view()?;
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock_to_lower(name)).await?;
         let asked_at = self.clock.wall();
-        let (mut deletion, missing) = read()?;
+        let (mut deletion, missing) = read(Self::view)?;
         let (mut given_up, mut replaced) = (Ok(()), BTreeSet::new());
         if !deletion.is_of_nodes_alone() {
             let described = self.describe(deadline, name).await?;

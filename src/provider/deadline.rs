@@ -28,6 +28,15 @@ impl Deadline {
         Instant::now() >= self.0
     }
 
+    /// Waits for something within the process, for as long as the RPC has.
+    pub(super) async fn all_of<T>(
+        self,
+        what: &'static str,
+        wait: impl Future<Output = T>,
+    ) -> Result<T, RpcError> {
+        timeout_at(self.0, wait).await.map_err(|_| RpcError::TimedOut { what })
+    }
+
     /// Waits for a call that leaves the process, within its own limit and the RPC's. Begins none once the time is up.
     pub(super) async fn call<T>(
         self,

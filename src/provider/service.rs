@@ -155,6 +155,14 @@ impl Provider {
         Ok(self.groups.fresh(self.clock.now())?)
     }
 
+    /// The last snapshot, however old: whose an instance is does not age as sizes do.
+    pub(super) fn known(&self) -> Result<Arc<Snapshot>, RpcError> {
+        match self.groups.latest() {
+            Some(view) if view.is_complete && self.scale_ins.is_ready() => Ok(view),
+            _ => self.view(),
+        }
+    }
+
     /// A question about sizes is asked, perhaps in the middle of a loop that began at another process. Without a view to answer from, fails
     /// at once.
     async fn asked(&self, over: Option<Connection>) -> Result<(), RpcError> {
@@ -165,7 +173,7 @@ impl Provider {
 
     /// A change is asked for, likewise.
     fn asked_to_change(&self, over: Option<Connection>) -> Result<(), RpcError> {
-        self.view()?;
+        self.known()?;
         self.visits.asked_to_change(over, &self.groups, &self.clock);
         Ok(())
     }
@@ -203,10 +211,7 @@ impl Provider {
     ///
     /// Source: `cleanUpIfRequired` of its `core/static_autoscaler.go`.
     fn group_for_node(&self, node: Option<&NamedNode>) -> Result<NodeGroup, RpcError> {
-        let view = match self.groups.latest() {
-            Some(view) if self.scale_ins.is_ready() => view,
-            _ => self.view()?,
-        };
+        let view = self.known()?;
         let (name, provider_id) = node.map_or(("", ""), |node| (&node.name, &node.provider_id));
         let is_secondary = |id: &ProviderId| match id {
             ProviderId::Instance { instance, .. } => self.scale_ins.is_secondary(&name.into(), instance),

@@ -16,6 +16,9 @@ use crate::cluster::{Containers, DaemonOwner, PodView};
 /// How long a pod may take until it runs, where its image is on the node.
 const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 
+/// How long a pod that has not started may take from its creation on: a new version's image has to be pulled.
+const PULLS_WITHIN: SignedDuration = SignedDuration::from_secs(120);
+
 /// What the node's DaemonSet pods have done, as far as nobody here has asked them to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Absences {
@@ -25,6 +28,8 @@ pub struct Absences {
     asked: BTreeSet<String>,
     /// By when all of those that were away run, or their successors.
     back_by: Option<Timestamp>,
+    /// By when those that have not started run.
+    started_by: Option<Timestamp>,
     /// The longest flush that any of them has asked for.
     flush: Duration,
 }
@@ -61,7 +66,11 @@ impl Absences {
         let (asked, left): (Vec<_>, Vec<_>) = of_daemon_sets.partition(|(uid, ..)| is_asked(uid));
         self.asked.extend(asked.into_iter().map(|(_, _, set)| set.clone()));
         let left = left.into_iter().filter(|(_, _, set)| !self.asked.contains(*set));
-        let seen: BTreeMap<_, _> = left.map(|(uid, pod, _)| (uid.clone(), stage(pod))).collect();
+        let left: Vec<_> = left.map(|(uid, pod, _)| (uid, pod, stage(pod))).collect();
+        let starting = left.iter().filter(|(.., stage)| *stage == Stage::There(Containers::Starting));
+        let created = |pod: &PodView| pod.created.map_or(now, |created| created.min(now));
+        self.started_by = starting.map(|(_, pod, _)| later(created(pod), PULLS_WITHIN)).max();
+        let seen: BTreeMap<_, _> = left.into_iter().map(|(uid, _, stage)| (uid.clone(), stage)).collect();
         let uids = self.seen.keys().chain(seen.keys()).filter(|uid| !is_asked(uid));
         let back_by = uids.filter_map(|uid| match (self.seen.get(uid), seen.get(uid)) {
             (before, stage) if before == stage => None,
@@ -85,7 +94,7 @@ impl Absences {
 
     /// Until when one is waited for that was away and needs `flush` to read on; `None` if none was.
     pub fn until(&self, flush: Duration) -> Option<Timestamp> {
-        Some(later(self.back_by?, signed(flush)))
+        Some(later(self.back_by.max(self.started_by)?, signed(flush)))
     }
 }
 
@@ -166,7 +175,10 @@ mod tests {
         assert_eq!(see(&[finished], &[], 50), (60, Some(at(70))), "evicted by its kubelet");
         let (uid, pod) = shipper("d", "");
         let down = (uid.clone(), PodView { containers: Containers::Down, ..pod.clone() });
-        assert_eq!(see(std::slice::from_ref(&down), &[], 62), (60, Some(at(82))), "it has not started");
+        let starting = PodView { containers: Containers::Starting, created: Some(at(61)), ..pod.clone() };
+        let starting = (uid.clone(), starting);
+        assert_eq!(see(std::slice::from_ref(&starting), &[], 62), (60, Some(at(186))), "it has not started");
+        assert_eq!(see(&[starting], &[], 79), (60, Some(at(186))));
         assert_eq!(see(&[(uid.clone(), pod.clone())], &[], 80), (60, Some(at(85))), "it has");
         assert_eq!(see(std::slice::from_ref(&down), &[], 90), (60, Some(at(110))), "it has crashed");
         assert_eq!(see(&[down], &[], 95), (60, Some(at(110))));

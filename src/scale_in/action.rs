@@ -134,6 +134,8 @@ pub struct Plan {
     pub phase_until: Option<Timestamp>,
     /// When the first pod not yet asked to go is deleted regardless of budgets; `None`: no pod is before the phase ends.
     pub last_call: Option<Timestamp>,
+    /// Whether pods that come back are to be asked a last time.
+    pub asks_last: bool,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,
     /// Target groups through which load balancers still reach the instance, if the release waits for nothing else; empty: AWS has not

@@ -52,8 +52,8 @@ pub(super) struct Circumstances<'a> {
     pub(super) now: Timestamp,
     /// UIDs of deleted DaemonSets: nobody recreates their pods, so they are workload.
     pub(super) deleted_daemon_sets: &'a BTreeSet<String>,
-    /// Pods that come back.
-    pub(super) returns: &'a Returns,
+    /// Pods that come back; `None`: they are asked a last time.
+    pub(super) returns: Option<&'a Returns>,
     /// Whether it was asked to go: the watch may not show yet that it does.
     pub(super) is_asked: bool,
     /// Whether the patience with pods that asked not to be disturbed is over.
@@ -82,7 +82,7 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     }
     // A pod that is going gets its grace.
     let is_going = pod.deletion_timestamp.is_some() || around.is_asked;
-    if !is_going && around.returns.is_given_up(pod) {
+    if !is_going && around.returns.is_some_and(|returns| returns.is_given_up(pod)) {
         return Class::Returned;
     }
     if is_patient(pod, around.now) && !around.patience_is_over { Class::Patient } else { Class::Workload }
@@ -309,7 +309,7 @@ mod tests {
         Circumstances {
             now: at(100),
             deleted_daemon_sets: &GONE,
-            returns: &NOBODY,
+            returns: Some(&NOBODY),
             is_asked: false,
             patience_is_over: false,
             is_over: false,
@@ -337,14 +337,18 @@ mod tests {
     fn a_pod_that_comes_back_again_and_again_is_left_and_one_that_goes_has_its_grace() {
         let returned = PodView { tolerates_cordon: true, created: Some(at(106)), ..pod() };
         let mut returns = Returns::default();
-        let class = |pod: &PodView, returns: &Returns| classify(pod, &Circumstances { returns, ..at_rest() });
+        let class = |pod: &PodView, returns: &Returns| {
+            classify(pod, &Circumstances { returns: Some(returns), ..at_rest() })
+        };
         assert_eq!(class(&returned, &returns), Class::Workload);
         returns.asked(returned.owner(), true);
         returns.see(&BTreeMap::from([(returned.uid.clone(), returned.clone())]), None);
         assert_eq!(class(&returned, &returns), Class::Returned);
+        let last_round = Circumstances { returns: None, ..at_rest() };
+        assert_eq!(classify(&returned, &last_round), Class::Workload);
         let going = PodView { deletion_timestamp: Some(at(150)), ..returned.clone() };
         assert_eq!(class(&going, &returns), Class::Workload);
-        let before_the_watch = Circumstances { returns: &returns, is_asked: true, ..at_rest() };
+        let before_the_watch = Circumstances { returns: Some(&returns), is_asked: true, ..at_rest() };
         assert_eq!(classify(&returned, &before_the_watch), Class::Workload);
     }
 

@@ -16,13 +16,14 @@ use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
 use super::record::{Phase, Record};
 use super::situation::{Situation, TWINS_CONFIRM_WITHIN};
+use super::tries::Task;
 use super::waiting::{WaitReason, Waiting};
 use super::{events, order, release};
 use crate::clock::later;
 use crate::cluster::{BudgetSeen, PodName, PodView};
 
 /// A pod that was asked to go and shows no sign of it is asked again after this time.
-const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+pub(super) const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// A watch shows an evicted pod's deletion within this time. If not, the pod still gets its last call: a webhook may have made the
 /// eviction a dry run.
@@ -60,10 +61,10 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return release::announce_unlisted(s, plan);
     }
     let pods: Vec<Classified<'_>> = s.classified(Some(&record)).collect();
-    let workloads: Vec<Classified<'_>> =
-        pods.iter().copied().filter(|(_, class)| class.is_workload()).collect();
     announce_given_up(s, &record, &pods, plan);
     let limit = record.release_by.map(|by| deadline::gone_by(by, s.time_for_daemons(&record)));
+    let pods = if asks_last(s, &pods, limit, plan) { s.last_round(&record).collect() } else { pods };
+    let workloads: Vec<Classified<'_>> = pods.into_iter().filter(|(_, class)| class.is_workload()).collect();
     let late = limit.is_some_and(|limit| limit <= s.now);
     if late {
         // Deadline passed: delete the rest with 1 s grace so that they get SIGTERM.
@@ -96,6 +97,20 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     evict(s, &record, workloads, limit, plan);
     announce_waiting(s, &record, plan);
     announce_over_time(s, &record, plan);
+}
+
+/// Whether pods that come back are asked a last time from now on: once all others have gone, or where their graces need what is left before
+/// the limit.
+fn asks_last(s: &Situation<'_>, pods: &[Classified<'_>], limit: Option<Timestamp>, plan: &mut Plan) -> bool {
+    let returned = pods.iter().filter(|(_, class)| *class == Class::Returned);
+    let Some(grace) = returned.map(|(pod, _)| pod.grace_seconds).max() else { return false };
+    if !s.memory.returns.may_be_asked_last() {
+        return false;
+    }
+    let have_others_gone = !pods.iter().any(|(_, class)| class.is_workload());
+    let call = limit.map(|limit| order::first_call(limit, grace));
+    plan.asks_last = have_others_gone || call.is_some_and(|call| s.has_come(call, plan));
+    plan.asks_last
 }
 
 fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Plan) {
@@ -233,7 +248,24 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
         plan.wake(until);
         return WaitReason::Queued;
     }
+    if !is_seen_to_stay(s, pod, plan) {
+        return refused(s, pod).unwrap_or(WaitReason::Queued);
+    }
     try_eviction(s, record, candidate, plan)
+}
+
+/// Whether a pod that was asked to go, and shows no sign of it, is there still by a list: the watch may have missed its end, and the API
+/// server takes the room of its budget for a pod of its name before it looks whose UID that is. Where no list comes, it is asked all the same.
+///
+/// Source: [`eviction.go`](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go).
+fn is_seen_to_stay(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
+    let Some(at) = s.memory.of(&pod.uid).to_go else { return true };
+    let is_seen = s.listed_at.is_some_and(|listed| listed >= at + ASK_AGAIN) && !s.is_relisting;
+    if !is_seen && s.memory.tries(&Task::ListPods).failures == 0 {
+        release::list_pods(s, plan);
+        return false;
+    }
+    true
 }
 
 /// Whether an eviction of the pod was answered before, or has had no answer for too long.

@@ -13,9 +13,10 @@ use super::tries::Task;
 use super::waiting::{WaitReason, Waiting};
 use super::{drain, events, release};
 use crate::clock::{later, signed};
+use crate::cluster::PodView;
 
-/// Longest wait for volumes to detach after the flush. An EBS volume takes seconds; one that a DaemonSet pod mounts never
-/// detaches, and what is left is detached with the instance.
+/// Longest wait for volumes to be unmounted and to detach after the flush. An EBS volume takes seconds; one that a DaemonSet pod mounts
+/// never detaches, and what is left is detached with the instance.
 const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 
 /// Longest wait for a DaemonSet pod that was away or its successor, and for what that has to read.
@@ -58,8 +59,10 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(asked_until) = ask_daemons(s, record, hard, plan) {
         until = until.max(asked_until);
     }
-    if until <= s.now && (s.attachments)() > 0 {
+    if until <= s.now && has_volumes(s) {
         until = until.max(flushed.max(record.phase_since) + VOLUME_WAIT);
+        let waiting = |pod: &PodView| Waiting { pod: pod.name.clone(), why: WaitReason::Volumes };
+        plan.waiting.extend(torn_down(s).map(waiting));
     }
     if let Some(drained) = drained_by(s, record).filter(|_| until <= s.now) {
         let drained = hard.map_or(drained, |hard| drained.min(hard));
@@ -82,6 +85,17 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     plan.wake(if is_listed { Some(until) } else { hard });
     drain::announce_refused(s, plan);
     drain::announce_slow(s, record, plan);
+}
+
+/// Whether volumes are attached to the node, or workloads' are being unmounted.
+fn has_volumes(s: &Situation<'_>) -> bool {
+    (s.attachments)() > 0 || torn_down(s).next().is_some()
+}
+
+/// Workloads that have exited, and that the kubelet is about to remove.
+fn torn_down<'a>(s: &'a Situation<'_>) -> impl Iterator<Item = &'a PodView> {
+    let all = s.pods.into_iter().flat_map(|pods| pods.values());
+    all.filter(|pod| pod.is_being_torn_down() && pod.daemon.is_none() && !pod.mirror)
 }
 
 /// Whether the node's pods are listed for a release at `until`, or need not be yet.
@@ -143,11 +157,7 @@ fn ask_daemons(
         // It may be the CSI driver that unmounts the volumes.
         let volumes_by = record.phase_since + VOLUME_WAIT;
         let volumes_by = hard.map_or(volumes_by, |hard| volumes_by.min(hard - grace));
-        if s.now < volumes_by
-            && asked.to_go.is_none()
-            && pod.deletion_timestamp.is_none()
-            && (s.attachments)() > 0
-        {
+        if s.now < volumes_by && asked.to_go.is_none() && pod.deletion_timestamp.is_none() && has_volumes(s) {
             until = until.max(Some(volumes_by));
             plan.waiting.push(Waiting { pod: pod.name.clone(), why: WaitReason::Volumes });
             continue;

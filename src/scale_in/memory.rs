@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::absences::Absences;
-use super::action::Action;
+use super::action::{Action, Plan};
 use super::asked::{Asked, Obstacle};
 use super::claims::Claims;
 use super::class::{Flush, replaces_asked};
@@ -179,8 +179,16 @@ impl Memory {
         self.announced.insert(topic, now);
     }
 
+    /// Notes what a plan says of the node's pods.
+    pub fn note_planned(&mut self, plan: &Plan, now: Timestamp) {
+        self.note_occupied(plan.occupied, now);
+        if plan.asks_last {
+            self.returns.ask_last();
+        }
+    }
+
     /// Notes whether workloads are on the node; `None`: unknown.
-    pub fn note_occupied(&mut self, occupied: Option<bool>, now: Timestamp) {
+    pub(super) fn note_occupied(&mut self, occupied: Option<bool>, now: Timestamp) {
         match occupied {
             Some(true) => self.empty_since = None,
             Some(false) => {

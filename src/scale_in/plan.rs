@@ -86,7 +86,9 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     look_up_daemon_sets(s, &mut plan);
     // Until the Node is cordoned, a pod may be on its way: an earlier scheduling decision may be bound later.
     let is_closed = s.node.unschedulable || s.node.taint(names::TO_BE_DELETED).is_some();
-    let has_workloads = || s.workloads(record.as_ref()).next().is_some() || s.awaits_daemon_sets();
+    let asks_last = plan.asks_last;
+    let has_workloads =
+        || asks_last || s.workloads(record.as_ref()).next().is_some() || s.awaits_daemon_sets();
     plan.occupied = s.pods.map(|_| !is_closed || has_workloads());
     plan
 }
@@ -488,7 +490,9 @@ fn has_died_in_its_drain(s: &Situation<'_>, plan: &mut Plan) -> bool {
     // One that was lost before is removed in the ordinary way: DeleteNodes comes seconds after the taint.
     let tainted_at = node_patch::tainted_at(s.node);
     let not_before = tainted_at.map_or(Timestamp::MIN, |at| later(s.ours(at), UNABLE_FOR));
-    let lost_at = s.nodes().try_fold(not_before, |latest, node| Some(s.lost_at(node)?.max(latest)));
+    // Nor does a kubelet confirm exits while its runtime hangs.
+    let lost_at = |node| s.lost_at(node).or_else(|| s.unable_at(node));
+    let lost_at = s.nodes().try_fold(not_before, |latest, node| Some(lost_at(node)?.max(latest)));
     lost_at.is_some_and(|at| s.has_come(at, plan))
 }
 

@@ -321,10 +321,14 @@ impl Worker {
                 let overdue = later(self.shared.clock.cluster(), -OVERDUE_AFTER);
                 let is_listed = |pod: &PodView| self.shared.nodes.get(&pod.node).is_some();
                 let is_overdue = |pod: &&PodView| {
-                    pod.deletion_timestamp.is_some_and(|end| end <= overdue) && is_listed(pod)
+                    let has_shown_nothing = || self.memory.of(&pod.uid).to_go.is_some();
+                    pod.deletion_timestamp.map_or_else(has_shown_nothing, |end| end <= overdue)
+                        && is_listed(pod)
                 };
                 let is_as_known = |known: &PodView| {
-                    known.finished || pods.iter().any(|pod| pod.uid == known.uid && !pod.finished)
+                    let is_it = |pod: &PodView| pod.uid == known.uid && !pod.finished;
+                    let goes = |pod: &PodView| pod.deletion_timestamp.is_some();
+                    known.finished || pods.iter().any(|pod| is_it(pod) && goes(pod) == goes(known))
                 };
                 if pods.iter().all(is_shown) && self.pods.by_uid.values().filter(is_overdue).all(is_as_known)
                 {

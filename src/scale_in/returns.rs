@@ -3,7 +3,8 @@
 //!
 //! Each owner's pods are evicted (at the deadline: deleted) like all others. The first to come back is evicted too, as it may go elsewhere this time;
 //! later ones would come back for ever, and are neither evicted nor waited for. The same once many have come in spite of the cordon, whoever
-//! owns them: each run of a CronJob or of a CI system has another owner.
+//! owns them: each run of a CronJob or of a CI system has another owner. Once all others have gone, those that are there then are evicted a
+//! last time: else they would end with the machine, without a signal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +41,8 @@ pub struct Returns {
     newcomers: usize,
     /// UIDs of those that came when there had been [`NEWCOMERS`].
     too_many: BTreeSet<String>,
+    /// UIDs of those that were there when the last round began.
+    last: Option<BTreeSet<String>>,
     /// Since when this run has seen the Node cordoned, by the API server's clock.
     cordoned_since: Option<Timestamp>,
 }
@@ -92,9 +95,22 @@ impl Returns {
         self.seen.get(&pod.uid).copied().unwrap_or_default()
     }
 
+    /// Whether the last round is still to come.
+    pub fn may_be_asked_last(&self) -> bool {
+        self.last.is_none()
+    }
+
+    /// Begins the last round: all that are there now are to be evicted, whatever they have done.
+    pub fn ask_last(&mut self) {
+        self.last.get_or_insert_with(|| self.seen.keys().cloned().collect());
+    }
+
     /// Whether this pod is no longer evicted. A pod that was there at its owner's first eviction has never come back, whatever its
     /// creation time says: the API server's clock may be ahead.
     pub fn is_given_up(&self, pod: &PodView) -> bool {
+        if self.last.as_ref().is_some_and(|last| last.contains(&pod.uid)) {
+            return false;
+        }
         if self.too_many.contains(&pod.uid) {
             return true;
         }
@@ -159,6 +175,13 @@ mod tests {
         let d = pod("d", 102);
         returns.see(&on_the_node(&[&b, &d]), None);
         assert!(returns.is_given_up(&d) && !returns.is_given_up(&b));
+        assert!(returns.may_be_asked_last());
+        returns.ask_last();
+        assert!(!returns.is_given_up(&d) && !returns.may_be_asked_last(), "the last round");
+        returns.asked(d.owner(), true);
+        let next = pod("e", 103);
+        returns.see(&on_the_node(&[&b, &d, &next]), None);
+        assert!(returns.is_given_up(&next), "it came after that began");
     }
 
     #[test]

@@ -257,7 +257,12 @@ impl Situation<'_> {
 
     /// Pods on the node with their classes. Whether patience is over depends on the record.
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
-        self.classified_of(|_| true, record)
+        self.classified_of(|_| true, record, false)
+    }
+
+    /// The same when those that come back are asked a last time.
+    pub(super) fn last_round(&self, record: &Record) -> impl Iterator<Item = (&PodView, Class)> {
+        self.classified_of(|_| true, Some(record), true)
     }
 
     /// The same of some of them.
@@ -265,13 +270,14 @@ impl Situation<'_> {
         &self,
         is_wanted: impl Fn(&PodView) -> bool,
         record: Option<&Record>,
+        is_last_round: bool,
     ) -> impl Iterator<Item = (&PodView, Class)> {
         let patience_ends = record.and_then(|record| self.settings.patience_ends(record));
         let now = self.theirs(self.now);
         let circumstances = move |pod: &PodView| Circumstances {
             now,
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
-            returns: &self.memory.returns,
+            returns: (!is_last_round).then_some(&self.memory.returns),
             is_asked: pod.deletion_timestamp.is_none() && self.memory.of(&pod.uid).to_go.is_some(),
             // On a lost machine it cannot finish, and is to start elsewhere.
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now)
@@ -324,7 +330,7 @@ impl Situation<'_> {
 
     /// DaemonSet pods.
     pub(super) fn daemons(&self) -> impl Iterator<Item = (&PodView, Class)> {
-        let all = self.classified_of(|pod| pod.daemon.is_some(), None);
+        let all = self.classified_of(|pod| pod.daemon.is_some(), None, false);
         all.filter(|(_, class)| matches!(class, Class::Daemon(_)))
     }
 

@@ -43,7 +43,8 @@ pub enum WaitReason {
     Rate,
     /// Not asked yet, or not answered.
     Queued,
-    /// A DaemonSet's, which is asked once volumes are detached: it may be the one that unmounts them.
+    /// It has exited, and its volumes are being unmounted; or it is a DaemonSet's, which is asked once all are detached: it may be the one
+    /// that unmounts them.
     Volumes,
 }
 

@@ -321,7 +321,7 @@ impl Worker {
         known.turn = asks_for_its_turn.get();
         self.planned_with = known;
         let wake_at = plan.wake_at;
-        self.memory.note_occupied(plan.occupied, now);
+        self.memory.note_planned(&plan, now);
         self.carry_out(&node, plan, leads, look.cluster_ahead);
         if !wanted && self.running.is_empty() {
             return Next::Stop;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide::provider::proto::RefreshRequest;
+use ebbtide::provider::proto::{ExternalGrpcNode, RefreshRequest};
 use ebbtide::sim::aws::{Entry, Event, Operation};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
@@ -75,6 +75,31 @@ async fn throttling_of_everything_is_not_felt_and_looks_never_overlap() {
     let looked = scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
     let again = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups) > looked;
     assert!(scene.world.until(SOON, again).await, "refreshes go on");
+}
+
+/// cluster-autoscaler calls once, when it has emptied the node, and opens it again if that fails.
+#[tokio::test(start_paused = true)]
+async fn the_deletion_of_a_node_that_cluster_autoscaler_has_emptied_is_accepted_in_an_outage() {
+    let scene = Scene::with([group(GROUP, 3)]).await;
+    scene.short_of(1).await;
+    let is_missing = |id: &String| id.contains("placeholder");
+    let missing = scene.listed().await.into_keys().find(is_missing).expect("one that never came");
+    let placeholder = ExternalGrpcNode { name: missing.clone(), provider_id: missing, ..Default::default() };
+    let node = scene.node_of(&scene.in_service(GROUP).remove(0));
+    let name = node.name.clone();
+    scene.world.aws.outage(true);
+    tokio::time::sleep(15 * INTERVAL).await;
+    assert_eq!(
+        code(&scene.delete(GROUP, vec![placeholder]).await),
+        Code::Unavailable,
+        "a size may be any by now"
+    );
+    scene.delete(GROUP, vec![node.clone()]).await.expect("accepted");
+    scene.delete(GROUP, vec![node]).await.expect("is no error");
+    scene.world.aws.outage(false);
+    let gone = scene.world.until(Duration::from_mins(30), |w| !w.cluster.has_node(&name)).await;
+    assert!(gone && scene.world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup) >= 1);
+    assert_eq!(scene.desired(), 3, "one was missing, and one has gone");
 }
 
 #[tokio::test(start_paused = true)]

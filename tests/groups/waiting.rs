@@ -184,3 +184,21 @@ async fn a_group_does_not_grow_where_its_description_is_denied() {
     scene.world.aws.deny(Operation::DescribeAutoScalingGroups, true);
     does_not_grow(&scene).await;
 }
+
+/// cluster-autoscaler gives up instances that never came in its loop, and drains nodes beside it.
+#[tokio::test(start_paused = true)]
+async fn the_deletion_of_an_emptied_node_waits_for_a_size_that_is_lowered_slowly() {
+    let scene = Scene::with([group(GROUP, 3).size(0, 9, 3)]).await;
+    scene.short_of(1).await;
+    let node = scene.node_of(&scene.in_service(GROUP).remove(0));
+    slow(&scene, &[Operation::DescribeAutoScalingGroups], Duration::from_millis(900));
+    slow(&scene, &[Operation::SetInstanceProtection], Duration::from_secs(10));
+    let lowered = scene.decrease(-1);
+    let deleted = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        scene.delete(GROUP, vec![node]).await
+    };
+    let (lowered, deleted) = tokio::join!(lowered, deleted);
+    lowered.expect_err("too late");
+    deleted.expect("accepted");
+}

@@ -8,7 +8,7 @@ use ebbtide::sim::aws::{
     Behaviour, Bucket, Death, Event, GroupSpec, HookResult, HookSpec, LifecycleState, Lose, Operation,
     TerminationCause, Timing, Trouble, Which,
 };
-use ebbtide::sim::cluster::{By, Event as ClusterEvent, NodeChange, pod};
+use ebbtide::sim::cluster::{By, Event as ClusterEvent, NodeChange, Timing as ClusterTiming, pod};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
@@ -175,6 +175,9 @@ async fn log_lines_are_lost_where_daemonset_pods_get_no_time_to_flush_and_only_t
             let group = group.timing(Timing { deregister: Span::NONE, ..Timing::PUBLISHED });
             let scene = Scene::configured(group, config.clone()).await;
             let machine = scene.first();
+            // Its kubelet is done at once, and waits for nothing that would give the shipper time.
+            let at_once = ClusterTiming { unmount: Span::NONE, ..ClusterTiming::real() };
+            scene.world.cluster.set_timing(at_once);
             scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
             scene.scale_in(&machine, Cause::Autoscaler).await;
             scene.until_gone(&machine).await;

@@ -1,6 +1,6 @@
 //! What the API server answers to evictions.
 
-use ebbtide::sim::cluster::{By, Event, Fault, Verb, budget, pod};
+use ebbtide::sim::cluster::{By, Event, Fault, Verb, budget, pod, stateful_set};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -128,6 +128,32 @@ async fn a_pod_of_a_namespace_that_is_going_is_waited_for() {
     let told = notes(&scene.world, &machine, "ScaleInBlocked");
     assert!(told.iter().any(|note| note.contains("its namespace is being deleted")), "{told:?}");
     scene.remove::<Pod>("team/web").await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+fn is_running(pod: &Pod, prefix: &str) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase == Some("Running") && pod.metadata.name.as_deref().is_some_and(|name| name.starts_with(prefix))
+}
+
+/// The API server takes the room for the pod of this name before it sees that it is another one.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_end_the_watch_has_missed_is_not_asked_again_at_its_successors_cost() {
+    let scene = Scene::with(group(3)).await;
+    scene.world.cluster.add(budget("db").max_unavailable(1));
+    scene.run([stateful_set("db", 3).grace(30).exits_after(2)]).await;
+    scene.until(|w| w.cluster.list::<Pod>().iter().filter(|pod| is_running(pod, "db-")).count() == 3).await;
+    let on = scene.world.cluster.pod("db-0").and_then(|pod| pod.spec?.node_name).expect("bound");
+    let machine = scene.machines().into_iter().find(|machine| machine.name == on).expect("a node");
+    scene.world.cluster.stall_watch_cache::<Pod>();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| has_exited(w, "db-0")).await;
+    scene.pass_some(seconds(40)).await;
+    let budgets = scene.world.cluster.list::<PodDisruptionBudget>();
+    let status = budgets[0].status.clone().expect("reckoned");
+    assert_eq!(status.disruptions_allowed, Some(1));
+    assert_eq!(eviction_requests(&scene.world).len(), 1);
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
 }

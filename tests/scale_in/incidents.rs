@@ -612,6 +612,26 @@ async fn a_daemonset_pod_that_is_replaced_around_the_last_exit_leaves_its_time_t
     }
 }
 
+/// The image of a new version is on no node yet.
+#[tokio::test(start_paused = true)]
+async fn a_daemonset_pod_whose_successor_starts_slowly_is_waited_for_and_not_for_ever() {
+    // How long the successor takes to start, and how long after the last exit the node is released.
+    for (starts, least, most) in [(40, 8 + 40 + 10, 65), (900, 120, 130)] {
+        let scene = Scene::with(held_group(2, 300)).await;
+        let machine = scene.first();
+        let agent = daemon_set("agent").annotation("ebbtide/flush-seconds", "10").grace(30).exits_after(8);
+        scene.run([agent.starts_after(starts)]).await;
+        scene.run([pod("web").on(&machine.name).grace(90).exits_after(30)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| has_exited(w, "web")).await;
+        scene.world.cluster.roll("agent");
+        scene.until_gone(&machine).await;
+        let waited = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
+        assert!((least..=most).contains(&waited.as_secs()), "{waited} where it starts in {starts} s");
+        assert_nothing_lost(&scene.world);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_log_shipper_that_crashed_before_the_last_exit_is_waited_for_until_it_has_read_on() {
     let scene = Scene::with(held_group(2, 60)).await;

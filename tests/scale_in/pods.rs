@@ -4,10 +4,14 @@ use std::collections::BTreeSet;
 
 use ebbtide::scale_in::Flush;
 use ebbtide::sim::aws::Event as AwsEvent;
-use ebbtide::sim::cluster::{By, Event, Fault, Verb, budget, daemon_set, pod, replica_set};
+use ebbtide::sim::cluster::{By, Event, Fault, Timing, Verb, budget, daemon_set, pod, replica_set};
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use crate::journal_queries::{
     a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, last_exit, moments, notes,
@@ -132,6 +136,39 @@ async fn volumes_are_waited_for_and_not_for_ever() {
     }
 }
 
+/// Without an attached volume, only the pod's object shows that its kubelet is not done: EFS, FSx and large emptyDirs.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_volumes_are_being_unmounted_is_waited_for_and_not_for_ever() {
+    for (unmounts, finalizer, at_least, at_most) in
+        [(40, false, 40, 44), (300, false, 60, 67), (300, true, 5, 12)]
+    {
+        let scene = Scene::with(held_group(2, 300)).await;
+        let machine = scene.first();
+        let unmount = Span::exactly(seconds(unmounts));
+        let driver = daemon_set("agent").annotation("ebbtide/daemonset", "evict").exits_after(0);
+        scene.run([driver]).await;
+        scene.run([pod("web").on(&machine.name).exits_after(10)]).await;
+        if finalizer {
+            // Its object stays, whatever becomes of its volumes.
+            let pods: Api<Pod> = Api::namespaced(scene.world.cluster.client(), "default");
+            let patch = Patch::Merge(json!({ "metadata": { "finalizers": ["example.com/kept"] } }));
+            pods.patch("web", &PatchParams::default(), &patch).await.expect("kept");
+        }
+        scene.world.cluster.set_timing(Timing { unmount, ..Timing::real() });
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_released(&machine).await;
+        let last = last_exit_of(&scene.world, "web");
+        let waited = released_at(&scene.world, &machine).duration_since(last).as_secs();
+        assert!((at_least..=at_most).contains(&waited), "{waited} s where it takes {unmounts}");
+        let asked = asked(&scene.world, "agent")[0].0.duration_since(last).as_secs();
+        assert!(
+            asked >= if finalizer { 0 } else { i64::try_from(unmounts).expect("seconds").min(60) },
+            "the driver was asked after {asked} s"
+        );
+        assert!(!a_hook_timed_out(&scene.world));
+    }
+}
+
 /// The DaemonSet pod of a node, if it has one that is not going.
 fn agent_on(scene: &Scene, node: &str) -> Option<String> {
     let pods = scene.world.cluster.pods_on(node);
@@ -185,7 +222,16 @@ async fn pods_that_tolerate_everything_come_back_and_are_evicted_once() {
         scene.until_gone(&machine).await;
         let asked = asked(&scene.world, "operator-");
         let evicted: Vec<_> = asked.iter().filter(|(_, by, _)| *by == By::Eviction).collect();
-        assert_eq!(evicted.len(), 2, "the one that was there, and the first that came back: {asked:?}");
+        assert_eq!(
+            evicted.len(),
+            3,
+            "the one that was there, the first that came back, and a last one: {asked:?}"
+        );
+        let last = evicted[2].0;
+        assert!(last >= last_exit_of(&scene.world, "web"), "{last}");
+        // What came after that is cut, when its machine ends.
+        let is_cut = |entry: &_| matches!(entry, Event::CutShort { .. });
+        assert!(scene.world.cluster.journal().iter().filter(|entry| is_cut(&entry.what)).count() <= 1);
         let told = notes(&scene.world, &machine, "ScaleInPodsReturned");
         assert!((1..=3).contains(&told.len()) && told[0].contains("default/operator-"), "{told:?}");
         assert!(
@@ -243,7 +289,11 @@ async fn those_that_a_webhook_keeps_until_the_deadline_come_back_and_are_deleted
     scene.until_gone(&machine).await;
     let asked = asked(&scene.world, "operator-");
     let deleted: Vec<_> = asked.iter().filter(|(_, by, _)| *by == By::Delete).collect();
-    assert_eq!(deleted.len(), 2, "the one that was there, and the first that came back: {asked:?}");
+    assert_eq!(
+        deleted.len(),
+        3,
+        "the one that was there, the first that came back, and a last one: {asked:?}"
+    );
     let flushes = notes(&scene.world, &machine, "ScaleInFlushing");
     assert!(flushes.len() <= 2, "{flushes:?}");
     assert!(!a_hook_timed_out(&scene.world));
@@ -260,7 +310,10 @@ async fn one_that_comes_back_and_is_refused_is_asked_again() {
     scene.world.cluster.fail_next(2, Verb::Create, "pods/eviction", refused);
     scene.world.cluster.add(replica_set("late", 1).tolerates_everything().grace(30).exits_after(5));
     scene.until_gone(&machine).await;
-    assert_eq!(asked(&scene.world, "late-").len(), 1, "and the next one that comes is not asked");
+    let asked = asked(&scene.world, "late-");
+    let last = last_exit_of(&scene.world, "web");
+    assert_eq!(asked.len(), 2, "the next one that comes is asked only once all others have gone");
+    assert!(asked[0].0 < last && last <= asked[1].0, "{asked:?}");
 }
 
 /// When a pod of this name ended by itself.

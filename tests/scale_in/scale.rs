@@ -124,6 +124,20 @@ async fn of_a_thousand_deletions_fifty_are_under_way_at_once_and_none_is_given_u
     assert_eq!(most, 50);
 }
 
+/// Before a deletion there is a second for it.
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_conditions_of_pods_a_hundred_are_written_at_once_beside_the_deletions_of_others() {
+    let note = async |cluster: Cluster, pod: PodName| {
+        let at = Timestamp::UNIX_EPOCH;
+        cluster.note_disruption(&pod, "uid", "time is up", at).await.is_ok()
+    };
+    assert_eq!(most_at_once(note).await.1, 100);
+    let both = async |cluster: Cluster, pod: PodName| {
+        tokio::join!(cluster.delete_pod(&pod, "uid", None, || true), note(cluster.clone(), pod.clone())).1
+    };
+    assert_eq!(most_at_once(both).await.1, 150);
+}
+
 /// Those whose last call is near wait for no rate.
 #[tokio::test(start_paused = true)]
 async fn of_a_thousand_evictions_a_hundred_are_under_way_at_once_and_none_is_given_up() {

@@ -251,7 +251,7 @@ impl<'a> Model<'a> {
 
     fn plan(&mut self) -> Plan {
         let plan = self.situation(plan);
-        self.memory.note_occupied(plan.occupied, self.now);
+        self.memory.note_planned(&plan, self.now);
         let phase = self.view.scale_in().map(|record| record.phase);
         if phase != self.phase
             && let Some(phase) = phase

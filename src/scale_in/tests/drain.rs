@@ -259,7 +259,8 @@ fn what_dies_in_cluster_autoscalers_drain_is_scaled_in_when_it_is_lost_and_the_t
         ("it dies in the drain", "Unknown", 100, true, false, Some(400)),
         ("it was lost before", "Unknown", -1_200, true, false, Some(300)),
         ("nobody is heard", "Unknown", 0, true, true, Some(3_600)),
-        ("its kubelet speaks", "False", 0, true, false, None),
+        ("its kubelet says that it is not Ready", "False", 0, true, false, Some(300)),
+        ("its kubelet speaks", "True", 0, true, false, None),
         ("nobody drains it", "Unknown", 0, false, false, None),
     ] {
         let scene = node().with(pod("web").going(30));

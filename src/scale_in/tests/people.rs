@@ -335,11 +335,40 @@ fn what_came_back_in_a_scale_in_that_was_called_off_is_asked_in_the_next() {
     let mut scene = node().by_autoscaler().with(came_back.clone());
     scene.memory.returns.asked(came_back.owner(), true);
     scene.later(200);
+    let stays = pod("stays").going(900);
+    scene.put(stays);
     assert_eq!(evictions(&scene.plan()), [], "it would come back for ever");
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
     assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
     scene.plan();
     assert_eq!(evictions(&scene.by_autoscaler().plan()), [("web".into(), None)]);
+}
+
+#[test]
+fn what_comes_back_for_ever_is_asked_a_last_time_once_the_others_have_gone_or_its_grace_needs_what_is_left() {
+    // By the limit, when the pod that comes back is asked: its grace, the time to kill it, and a chance for others before that.
+    for (limit, stays, expected) in [(None, 300, 300), (Some(3_600), 3_500, 3_500), (Some(400), 10_000, 347)]
+    {
+        let came_back = PodView { tolerates_cordon: true, created: Some(at(100)), ..pod("web").grace(30) };
+        let mut scene = node().by_autoscaler().with(came_back.clone()).with(pod("stays").going(20_000));
+        if let Some(limit) = limit {
+            scene = scene.until(limit);
+        }
+        scene.memory.returns.asked(came_back.owner(), true);
+        let asked = (1..4_000).find(|second| {
+            scene.now = at(*second);
+            if *second == stays {
+                scene.remove("stays");
+            }
+            evictions(&scene.plan()) == [("web".into(), None)]
+        });
+        assert_eq!(asked, Some(expected), "{limit:?}");
+        scene.evicted("web");
+        scene.remove("web");
+        scene.put(PodView { uid: "next".into(), ..came_back });
+        scene.later(5);
+        assert_eq!(evictions(&scene.plan()), [], "what comes after that ends with the machine");
+    }
 }
 
 #[test]

@@ -405,7 +405,7 @@ impl Scene {
             memory: &self.memory,
         });
         assert!(plan.wake_at.is_none_or(|at| at > self.now), "it would be made again at once");
-        self.memory.note_occupied(plan.occupied, self.now);
+        self.memory.note_planned(&plan, self.now);
         // Told beside everything else: at once, and no test of anything else sees it.
         plan.actions.retain(|action| match action {
             Action::Report(state) => {

@@ -348,7 +348,7 @@ impl World {
             notices: &[],
             memory,
         });
-        memory.note_occupied(plan.occupied, now);
+        memory.note_planned(&plan, now);
         for action in plan.actions {
             self.start(r, n, action);
         }
