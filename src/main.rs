@@ -163,7 +163,7 @@ fn serve(config: &Config) -> anyhow::Result<()> {
         };
         let running = app::run(config, outside, stop.clone());
         let signals = async {
-            // The first signal stops in good order, the second at once.
+            // The first signal stops in good order, the second at once, which is no success.
             for _ in 0..2 {
                 tokio::select! {
                     _ = terminate.recv() => {}
@@ -177,10 +177,7 @@ fn serve(config: &Config) -> anyhow::Result<()> {
         };
         tokio::select! {
             ended = running => Ok(ended?),
-            () = signals => {
-                tracing::warn!("stopped at once");
-                Ok(())
-            }
+            () = signals => Err(anyhow::anyhow!("stopped at once by a second signal")),
         }
     })?
 }
