@@ -167,7 +167,7 @@ pub(super) fn our_limit(snapshot: Option<&Snapshot>, settings: &Settings, group:
 }
 
 /// Through which target groups load balancers reach the instance of a Node that flushes; the leader has AWS asked.
-pub(super) fn targets(shared: &Shared, node: &NodeView, leads: bool) -> Targets {
+pub(super) fn targets(shared: &Shared, snapshot: Option<&Snapshot>, node: &NodeView, leads: bool) -> Targets {
     if !shared.settings.wait_for_load_balancers {
         return Targets::NotAsked;
     }
@@ -177,28 +177,27 @@ pub(super) fn targets(shared: &Shared, node: &NodeView, leads: bool) -> Targets 
         return Targets::NotAsked;
     };
     shared.load_balancers.want(&node.name);
-    let snapshot = shared.groups.latest();
-    let group = snapshot.as_ref().and_then(|snapshot| snapshot.groups.get(&record.group));
+    let group = snapshot.and_then(|snapshot| snapshot.groups.get(&record.group));
     let of_its_group = group.map(|group| group.asg.target_groups.clone()).unwrap_or_default();
     shared.load_balancers.of(&record.instance, &of_its_group)
 }
 
 /// Whether the group of a Node's instance ends none on request at present.
-pub(super) fn keeps_its_nodes(shared: &Shared, node: &NodeView) -> bool {
-    let Some(snapshot) = shared.groups.latest() else { return false };
-    snapshot.place_of(node).is_some_and(|(group, _)| sizes::keeps_its_nodes(&group.asg))
+pub(super) fn keeps_its_nodes(snapshot: Option<&Snapshot>, node: &NodeView) -> bool {
+    let found = snapshot.and_then(|snapshot| snapshot.place_of(node));
+    found.is_some_and(|(group, _)| sizes::keeps_its_nodes(&group.asg))
 }
 
 /// Whether the group of a Node's instance may shrink by one.
-pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
-    let Some(snapshot) = shared.groups.latest() else { return false };
-    snapshot.place_of(node).is_some_and(|(group, instance)| may_lose(&shared.nodes, &group.asg, &instance.id))
+pub(super) fn may_shrink(nodes: &Nodes, snapshot: Option<&Snapshot>, node: &NodeView) -> bool {
+    let found = snapshot.and_then(|snapshot| snapshot.place_of(node));
+    found.is_some_and(|(group, instance)| may_lose(nodes, &group.asg, &instance.id))
 }
 
 /// Whether the group of a Node's instance has launched the replacement before it ends the instance.
-pub(super) fn is_replaced_first(shared: &Shared, node: &NodeView) -> bool {
-    let Some(snapshot) = shared.groups.latest() else { return false };
-    snapshot.place_of(node).is_some_and(|(group, instance)| sizes::is_replaced_first(&group.asg, instance))
+pub(super) fn is_replaced_first(snapshot: Option<&Snapshot>, node: &NodeView) -> bool {
+    let found = snapshot.and_then(|snapshot| snapshot.place_of(node));
+    found.is_some_and(|(group, instance)| sizes::is_replaced_first(&group.asg, instance))
 }
 
 /// Whether a group may shrink by this instance. Looks at all instances of the group.
