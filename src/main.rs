@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 /// Exit code of a command line that cannot be used, as most programs have it.
 const USAGE: u8 = 2;
 
-/// Exit code of a check that could not be made: the same as of one that found an error.
+/// Exit code of a check that could not be made, and of one that found an error.
 const NOT_CHECKED: u8 = 2;
 
 #[expect(

@@ -279,7 +279,7 @@ impl Provider {
         Ok(wire::template(&template::without_room(&group.asg.name)))
     }
 
-    /// Groups of which it was told that they have no template.
+    /// Groups of which the log says that they have no template.
     fn without_template(&self) -> MutexGuard<'_, BTreeMap<GroupName, RateLimit>> {
         self.without_template.lock()
     }

@@ -225,7 +225,7 @@ impl Claims {
         (self.record() != Some(claimed)).then_some(claimed)
     }
 
-    /// The same, if it is none of a run of ebbtide.
+    /// The same, if no run of ebbtide has written it.
     pub fn forged(&self) -> Option<&Record> {
         self.not_believed().filter(|_| self.is_written_by_others)
     }

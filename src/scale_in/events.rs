@@ -780,7 +780,7 @@ pub(super) fn adopted(instance: &str) -> ScaleInEvent {
     warning(Reason::Returned, "adopted", note)
 }
 
-/// A person wants a node scaled in that is none of ours.
+/// A person wants a node scaled in that is in no group of ours.
 pub(super) fn not_ours() -> ScaleInEvent {
     let note = "the node's instance is in none of the node groups that this ebbtide runs".to_owned();
     warning(Reason::NotPossible, "foreign", note)
@@ -922,7 +922,7 @@ fn plain(text: &str, room: usize) -> String {
     cut(text, room).chars().map(plain).collect()
 }
 
-/// As many of these as there is room for, and how many more there are.
+/// The first of these, as far as there is room, and how many more there are.
 fn list(entries: impl ExactSizeIterator<Item = String>) -> String {
     list_in(LIST, entries)
 }

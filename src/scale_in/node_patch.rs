@@ -94,9 +94,9 @@ fn marks_value(node: &NodeView, marks: &BTreeSet<Mark>, by: Option<&str>) -> Val
     json!(words.join(","))
 }
 
-/// As many words of a newer version's are kept, of this length at most.
+/// At most this many words of a newer version's are kept.
 const NEWER: usize = 8;
-/// See [`NEWER`].
+/// A longer word, in bytes, is none of a newer version's.
 const WORD: usize = 32;
 
 /// The marks of a scale-in among these.

@@ -129,7 +129,7 @@ impl Expander {
         Arc::clone(&self.places)
     }
 
-    /// Tells it the time.
+    /// Its clock.
     pub(in crate::provider) fn clock(&self) -> Clock {
         self.shared.clock.clone()
     }
