@@ -261,6 +261,7 @@ mod tests {
             (SizingError::MayCome(3).into(), Code::Unavailable),
             (SizingError::LeftOut("g".into()).into(), Code::Unavailable),
             (SizingError::CutOff.into(), Code::Unavailable),
+            (IntentError::CutOff.into(), Code::Unavailable),
             (of_aws("ValidationError").into(), Code::FailedPrecondition),
             (of_aws("AccessDenied").into(), Code::FailedPrecondition),
             (unreachable().into(), Code::Unavailable),
