@@ -85,7 +85,7 @@ words! {
         /// Terminated; the group launches a replacement.
         Terminate = "terminate",
         /// It is left to its group, which mostly takes it out already: our lifecycle hook, if it holds the instance, is completed.
-        CompleteHook = "complete-hook",
+        LeftToGroup = "complete-hook",
     }
 }
 

@@ -273,7 +273,7 @@ pub(super) fn is_on_its_way_in(
         let in_service = was_given_back && lifecycle == Lifecycle::InService;
         in_service && described().is_some_and(|at| at > record.phase_since)
     };
-    record.release == Release::CompleteHook && (lifecycle == Lifecycle::Pending || is_back())
+    record.release == Release::LeftToGroup && (lifecycle == Lifecycle::Pending || is_back())
 }
 
 /// Where a Node's instance is, by the last refresh.
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn what_is_released_has_left_unless_a_description_from_after_that_shows_it_in_service() {
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
-        let requested = Record::new(Cause::Operator, "g", "i-1", Release::CompleteHook, at(100));
+        let requested = Record::new(Cause::Operator, "g", "i-1", Release::LeftToGroup, at(100));
         let record = requested.entering(Phase::Releasing, at(160));
         let nodes = Nodes::default();
         let (name, instance) = ("n".into(), Some("i-1".into()));

@@ -483,7 +483,7 @@ mod tests {
         use Lifecycle::{TerminatingWait, WarmPendingWait, Warmed};
         let now = Clock::system().now();
         let record =
-            Record::new(Cause::Autoscaler, "g", "i-1", Release::CompleteHook, now - Duration::from_hours(9));
+            Record::new(Cause::Autoscaler, "g", "i-1", Release::LeftToGroup, now - Duration::from_hours(9));
         let node = serde_json::json!({
             "metadata": {
                 "name": "n1", "uid": "u", "resourceVersion": "1",

@@ -195,7 +195,7 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
     if !matches!(lifecycle, Lifecycle::Pending | Lifecycle::InService) {
         return false;
     }
-    if record.release != Release::CompleteHook || !release::ensure_settled(s, record, *seen, plan) {
+    if record.release != Release::LeftToGroup || !release::ensure_settled(s, record, *seen, plan) {
         return false;
     }
     // What an earlier run was told may be missing in descriptions for longer.
@@ -506,7 +506,7 @@ fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         not_held(s, |workloads| events::not_held(group, instance, workloads), plan);
         Cause::StateChange
     };
-    let record = Record::new(cause, group, instance, Release::CompleteHook, s.now);
+    let record = Record::new(cause, group, instance, Release::LeftToGroup, s.now);
     let record = match &s.memory.lost {
         Some(lost) => Record {
             cause: lost.cause,
@@ -682,7 +682,7 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
     let is_drained = s.node.taint(names::TO_BE_DELETED).is_some() && !s.has_scale_in_marks();
     let release = match expected.cause {
         // Whoever stops an instance may have told its group to leave it alone: the group decides what becomes of it.
-        Cause::StateChange => Release::CompleteHook,
+        Cause::StateChange => Release::LeftToGroup,
         cause if cause == Cause::CapacityEnd || is_drained => release_of_surplus_instance(s),
         _ => Release::Terminate,
     };
@@ -711,7 +711,7 @@ fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut
 /// The Event that a drain begins, with its limit if that is known.
 fn draining(s: &Situation<'_>, record: &Record) -> ScaleInEvent {
     let until = release::expected_limit(s, record).map(|by| s.theirs(by));
-    let is_unlimited = s.hook != HookState::Unknown && record.release != Release::CompleteHook;
+    let is_unlimited = s.hook != HookState::Unknown && record.release != Release::LeftToGroup;
     events::draining(record.cause, &record.instance, until, is_unlimited)
 }
 

@@ -475,7 +475,7 @@ fn said_by(record: &Record, ahead: SignedDuration) -> Option<HoldEvidence> {
     let told = record.told_at().map(|at| later(at, -ahead));
     match told {
         Some(_) => Some(HoldEvidence { since: told, held_after: UNSEEN_AFTER }),
-        None if record.release == Release::CompleteHook => {
+        None if record.release == Release::LeftToGroup => {
             Some(HoldEvidence { since: None, held_after: Duration::ZERO })
         }
         None => None,

@@ -77,7 +77,7 @@ impl<'a> Model<'a> {
         let view = NodeView::from(&node);
         // Where AWS is not asked, the record says whether the group has taken the instance out.
         let by_record = match record.release {
-            Release::CompleteHook => Lifecycle::TerminatingWait,
+            Release::LeftToGroup => Lifecycle::TerminatingWait,
             _ => Lifecycle::InService,
         };
         let lifecycle = member.map_or(by_record, |member| member.lifecycle);

@@ -407,7 +407,7 @@ fn a_node_that_cluster_autoscaler_is_draining_is_not_replaced_when_a_notice_come
     assert_eq!(noticed(drained(), Cause::SpotInterruption, true), Release::TerminateAndDecrement);
     assert_eq!(noticed(drained(), Cause::ScheduledEvent, true), Release::TerminateAndDecrement);
     assert_eq!(noticed(drained(), Cause::SpotInterruption, false), Release::Terminate, "at the minimum");
-    assert_eq!(noticed(drained(), Cause::StateChange, true), Release::CompleteHook);
+    assert_eq!(noticed(drained(), Cause::StateChange, true), Release::LeftToGroup);
     assert_eq!(noticed(node(), Cause::SpotInterruption, true), Release::Terminate, "nobody wants fewer");
 }
 

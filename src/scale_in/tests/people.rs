@@ -129,7 +129,7 @@ fn a_request_that_waits_for_its_turn_has_been_taken_up_by_whoever_has_its_group(
 fn a_request_that_has_to_wait_or_cannot_be_met_keeps_nothing_from_draining_that_a_hook_holds_for_its_root_volume()
  {
     for (word, may_shrink, cause, release) in [
-        ("now", false, Cause::LifecycleHook, Release::CompleteHook),
+        ("now", false, Cause::LifecycleHook, Release::LeftToGroup),
         ("now", true, Cause::Operator, Release::TerminateAndDecrement),
         ("replace", true, Cause::Operator, Release::Terminate),
     ] {
