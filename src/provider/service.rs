@@ -67,8 +67,7 @@ impl AsRef<Group> for Seen {
 
 /// A group of a view, or one that has just vanished from it.
 fn group_in<'a>(view: &'a Snapshot, name: &str) -> Result<&'a Arc<Group>, RpcError> {
-    let known = view.groups.get(name).or_else(|| view.gone.get(name).map(|gone| &gone.group));
-    known.ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
+    view.last_seen(name).ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
 }
 
 /// How often it is said why a group has no template.

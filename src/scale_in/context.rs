@@ -159,9 +159,7 @@ pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item 
 /// The limit of ours on the scale-ins of a group; unknown of one that no refresh has shown, or the last one has left out.
 pub(super) fn our_limit(snapshot: Option<&Snapshot>, settings: &Settings, group: &GroupName) -> OurLimit {
     let Some(snapshot) = snapshot else { return OurLimit::Unknown };
-    let gone = || snapshot.gone.get(group).map(|gone| &gone.group);
-    let found = snapshot.groups.get(group).or_else(gone);
-    found.map_or(OurLimit::Unknown, |group| {
+    snapshot.last_seen(group).map_or(OurLimit::Unknown, |group| {
         OurLimit::of(template::tags::drain_timeout(&group.asg.tags), settings)
     })
 }

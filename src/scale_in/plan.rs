@@ -525,8 +525,7 @@ fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
 
 /// Whether the group ends the instance and has no hook, ours or another's, that will hold it.
 fn is_unheld(s: &Situation<'_>) -> bool {
-    let has_none = matches!(&s.hook, HookState::Known(hooks) if hooks.are_none());
-    has_none && matches!(s.instance, Membership::In { lifecycle: Lifecycle::Terminating, .. })
+    s.hook.has_none() && matches!(s.instance, Membership::In { lifecycle: Lifecycle::Terminating, .. })
 }
 
 /// Whether ebbtide has drained the node and had AWS end the instance, by a record that is not there any more.

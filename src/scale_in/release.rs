@@ -192,9 +192,8 @@ pub(super) fn awaits_heartbeat(s: &Situation<'_>, plan: &mut Plan) -> bool {
 /// Whether our hook is to hold the instance while it drains, if AWS accepts heartbeats. Not if it is retained: a hook would hold it again,
 /// for a limited time; nor if it is being detached, and so no longer the group's; nor beside another's hook.
 fn is_to_be_held(s: &Situation<'_>, record: &Record) -> bool {
-    let is_ours_alone = matches!(&s.hook, HookState::Known(hooks) if hooks.is_ours_alone());
     let may_be = matches!(&s.instance, Membership::In { lifecycle, .. } if !matches!(lifecycle, Lifecycle::Retained | Lifecycle::Detaching));
-    is_ours_alone && may_be && record.release != Release::LeftToGroup
+    s.hook.is_ours_alone() && may_be && record.release != Release::LeftToGroup
 }
 
 /// Until when the hook must not hold the instance yet: its limit would end the drain long before AWS ends the machine.
@@ -452,7 +451,7 @@ fn may_go_back(s: &Situation<'_>, record: &Record, lifecycle: Lifecycle, seen: T
 
 /// Whether the group has a terminating hook, ours or another's.
 fn is_to_come_to_hooks(s: &Situation<'_>) -> bool {
-    matches!(&s.hook, HookState::Known(hooks) if !hooks.are_none())
+    s.hook.has_any()
 }
 
 /// AWS has begun to end the instance, and reaches its lifecycle hooks once load balancers have let go of it: in minutes, an hour at most.
