@@ -227,7 +227,7 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
         return after.map_or(WaitReason::Queued, WaitReason::After);
     }
     let own_waits = s.is_own(pod).then(|| s.others_may_lead_until()).flatten();
-    let returned_waits = s.memory.returns.asked_from(pod).map(|at| s.ours(at));
+    let returned_waits = s.memory.of_scale_in.returns.asked_from(pod).map(|at| s.ours(at));
     let returned_waits = returned_waits.filter(|at| *at > s.now && !is_late);
     if let Some(until) = own_waits.max(returned_waits) {
         plan.wake(until);

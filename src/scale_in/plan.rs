@@ -199,7 +199,7 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
         return false;
     }
     // What an earlier run was told may be missing in descriptions for longer.
-    if !s.memory.was_seen_out && release::may_still_end(s, *seen, plan) {
+    if !s.memory.of_scale_in.was_seen_out && release::may_still_end(s, *seen, plan) {
         return false;
     }
     // One description may show what was before.

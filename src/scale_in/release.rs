@@ -479,7 +479,7 @@ fn hold_of_another(
 ) {
     let HookState::Known(TerminatingHooks { ours, others: true, .. }) = &s.hook else { return };
     let completion = s.memory.tries(&Task::Complete);
-    let over_since = s.memory.not_held_by_ours_since.map(|at| later(at, SETTLED_AFTER));
+    let over_since = s.memory.of_scale_in.not_held_by_ours_since.map(|at| later(at, SETTLED_AFTER));
     let over_since = over_since.or(completion.ended.filter(|_| completion.done));
     let is_completed = over_since.is_some_and(|at| at < seen);
     if lifecycle.is_held() && (ours.is_none() || is_completed) {

@@ -70,7 +70,7 @@ impl Worker {
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
                 // One that was refused is still there, and waited for like any other.
                 if let Some((owner, again)) = owner.filter(|_| goes) {
-                    self.memory.returns.asked(owner, again);
+                    self.memory.of_scale_in.returns.asked(owner, again);
                 }
                 self.shared.metrics.answered(&answer, how);
                 if goes && how == Removal::Deletion {

@@ -452,7 +452,7 @@ impl Worker {
         let instance = membership(snapshot.as_deref(), node);
         self.memory.note_membership(&instance);
         self.memory.note_before(before, node, &instance);
-        self.memory.returns.see_node(node.unschedulable, later(now, cluster_ahead));
+        self.memory.of_scale_in.returns.see_node(node.unschedulable, later(now, cluster_ahead));
         let (twins, is_primary) = self.twins(node);
         for node in twins.iter().map(Arc::as_ref).chain([node]) {
             self.memory.note_ready(node, now);

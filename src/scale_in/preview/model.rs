@@ -354,7 +354,7 @@ impl<'a> Model<'a> {
             *self.room.entry(budget.name.clone()).or_default() -= 1;
         }
         if let Some((owner, returned)) = owner {
-            self.memory.returns.asked(owner, returned);
+            self.memory.of_scale_in.returns.asked(owner, returned);
         }
         let grace = self.goes(&uid, grace);
         self.tell(What::Evict, Some(&pod), format!("has {grace} s"));

@@ -376,7 +376,7 @@ fn a_notice_does_not_wait_behind_a_persons_request() {
 fn at_the_minimum_a_machine_that_aws_ends_is_replaced_and_not_opened_again() {
     let mut scene = told(node().with(pod("web")).by_autoscaler(), spot(120));
     scene.plan();
-    scene.memory.at_minimum_since = Some(at(0));
+    scene.memory.of_scale_in.at_minimum_since = Some(at(0));
     scene.plan();
     assert_eq!((scene.record().release, spec(&scene).0), (Release::Terminate, true));
 }

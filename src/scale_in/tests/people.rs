@@ -333,7 +333,7 @@ fn words_that_mean_nothing_are_not_remembered_for_ever() {
 fn what_came_back_in_a_scale_in_that_was_called_off_is_asked_in_the_next() {
     let came_back = PodView { tolerates_cordon: true, created: Some(at(100)), ..pod("web") };
     let mut scene = node().by_autoscaler().with(came_back.clone());
-    scene.memory.returns.asked(came_back.owner(), true);
+    scene.memory.of_scale_in.returns.asked(came_back.owner(), true);
     scene.later(200);
     assert_eq!(evictions(&scene.plan()), [], "it would come back for ever");
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));

@@ -1187,7 +1187,7 @@ fn in_service_at(second: i64) -> Membership {
 fn a_refused_decrement_gives_the_node_back_only_once_a_later_look_shows_its_instance_in_service() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.later(20);
-    scene.memory.at_minimum_since = Some(at(10));
+    scene.memory.of_scale_in.at_minimum_since = Some(at(10));
     scene.instance = in_service_at(9);
     let plan = scene.plan();
     assert_eq!((reasons(&plan), plan.actions), (vec![], vec![Action::Refresh]));
