@@ -37,7 +37,7 @@ pub struct Would {
     pub first_at: Timestamp,
     /// When it would have been done last.
     pub last_at: Timestamp,
-    /// How often: nothing that was not done stays done.
+    /// How often: what is not done is tried again.
     pub times: u64,
 }
 

@@ -37,7 +37,7 @@
 //! | 4 | `groups` | discovery, snapshot, sizes, protection, failed launches, lifecycle hooks |
 //! | 3 | `template` | what a node that is not there yet will be like |
 //! | 2 | `aws`, `cluster` | thin adapters: calls, and the data they return |
-//! | 1 | `k8s`, `clock`, `telemetry`, `slots`, `dry_run` | names and quantities, time, logs, bounded waiting rooms, what a dry run would have done |
+//! | 1 | `k8s`, `clock`, `telemetry`, `slots`, `dry_run`, `words` | names and quantities, time, logs, bounded waiting rooms, what a dry run would have done, enums that have a spelling |
 
 pub mod admin;
 pub mod app;
@@ -57,3 +57,4 @@ pub mod sim;
 pub mod slots;
 pub mod telemetry;
 pub mod template;
+mod words;

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 /// Exit code of a command line that cannot be used, as most programs have it.
 const USAGE: u8 = 2;
 
-/// Exit code of a check that could not be made: the same as of one that found an error.
+/// Exit code of a check that could not be made, and of one that found an error.
 const NOT_CHECKED: u8 = 2;
 
 #[expect(
@@ -163,7 +163,7 @@ fn serve(config: &Config) -> anyhow::Result<()> {
         };
         let running = app::run(config, outside, stop.clone());
         let signals = async {
-            // The first signal stops in good order, the second at once.
+            // The first signal stops in good order, the second at once, which is no success.
             for _ in 0..2 {
                 tokio::select! {
                     _ = terminate.recv() => {}
@@ -177,10 +177,7 @@ fn serve(config: &Config) -> anyhow::Result<()> {
         };
         tokio::select! {
             ended = running => Ok(ended?),
-            () = signals => {
-                tracing::warn!("stopped at once");
-                Ok(())
-            }
+            () = signals => Err(anyhow::anyhow!("stopped at once by a second signal")),
         }
     })?
 }

@@ -83,7 +83,7 @@ const WORKERS: usize = 4;
 const ENOUGH_FILES: u64 = 4_096;
 
 /// Raises the limit of open files as far as this process may, as programs in Go do, and warns if it stays low. Containers start with 1,024
-/// under containerd 2 where nobody has set more. Where the hard limit is none, some systems take no such soft one, but enough.
+/// under containerd 2 where nobody has set more. Where there is no hard limit, some systems refuse to have no soft one either, and take `ENOUGH_FILES`.
 ///
 /// Source: [`syscall/rlimit.go`](https://github.com/golang/go/blob/master/src/syscall/rlimit.go).
 pub fn raise_open_files() {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::record::{self, Cause};
 
-/// As many reasons as a cordon has at most: those that last longest.
+/// A cordon has at most this many reasons: those that last longest.
 const MOST: usize = 8;
 
 /// A cordon because of notices. Not empty.

@@ -8,65 +8,58 @@ use k8s_openapi::api::core::v1::NodeStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
+use crate::words::words;
+
 const IN_PROGRESS: &str = "DrainInProgress";
 const DRAINED: &str = "Drained";
 
-/// What the conditions say, as far as we have written both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrainState {
-    /// Workloads are leaving.
-    InProgress,
-    /// All workloads have left.
-    Drained,
-    /// Time was up before all had left.
-    TimeOver,
-    /// There is no scale-in any more.
-    Cancelled,
+words! {
+    /// What the conditions say, as far as we have written both: the reason of both.
+    pub DrainState {
+        /// Workloads are leaving.
+        InProgress = "ScaleInDraining",
+        /// All workloads have left.
+        Drained = "ScaleInDrained",
+        /// Time was up before all had left.
+        TimeOver = "ScaleInTimeOver",
+        /// There is no scale-in any more.
+        Cancelled = "ScaleInCancelled",
+    }
 }
 
 impl DrainState {
-    const ALL: [Self; 4] = [Self::InProgress, Self::Drained, Self::TimeOver, Self::Cancelled];
-
-    /// Whether the drain is in progress, whether it is done, the reason of both conditions, and its text.
-    fn conditions(self) -> (bool, bool, &'static str, &'static str) {
+    /// Whether the drain is in progress, whether it is done, and the text of both conditions.
+    fn conditions(self) -> (bool, bool, &'static str) {
         match self {
-            Self::InProgress => {
-                (true, false, "ScaleInDraining", "Workloads leave before the node is scaled in")
+            Self::InProgress => (true, false, "Workloads leave before the node is scaled in"),
+            Self::Drained => (false, true, "All workloads have left; the node is scaled in"),
+            Self::TimeOver => {
+                (false, false, "Time was up before all workloads had left; the node is scaled in")
             }
-            Self::Drained => {
-                (false, true, "ScaleInDrained", "All workloads have left; the node is scaled in")
-            }
-            Self::TimeOver => (
-                false,
-                false,
-                "ScaleInTimeOver",
-                "Time was up before all workloads had left; the node is scaled in",
-            ),
-            Self::Cancelled => (false, false, "ScaleInCancelled", "The node is not scaled in"),
+            Self::Cancelled => (false, false, "The node is not scaled in"),
         }
     }
 
     /// Reads what we have written; `None` if there is nothing, or somebody else's word.
     pub(super) fn read(status: &NodeStatus) -> Option<Self> {
-        let says = |kind: &str, value: bool, reason: &str| {
+        let says = |kind: &str, value: bool, reason: Self| {
             let found = status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
             found.is_some_and(|condition| {
-                condition.status == spelled(value) && condition.reason.as_deref() == Some(reason)
+                condition.status == spelled(value) && condition.reason.as_deref() == Some(reason.as_str())
             })
         };
         Self::ALL.into_iter().find(|state| {
-            let (in_progress, drained, reason, _) = state.conditions();
-            says(IN_PROGRESS, in_progress, reason) && says(DRAINED, drained, reason)
+            let (in_progress, drained, _) = state.conditions();
+            says(IN_PROGRESS, in_progress, *state) && says(DRAINED, drained, *state)
         })
     }
 
     /// The patch of the status of the Node with this UID that tells so. A condition whose status stays keeps its time.
     pub(crate) fn patch(self, uid: &str, before: Option<Self>, now: Timestamp) -> Value {
-        let (in_progress, drained, reason, message) = self.conditions();
+        let (in_progress, drained, message) = self.conditions();
         let before = before.map(Self::conditions);
         let condition = |kind: &str, value: bool, before: Option<bool>| {
-            let mut condition =
-                json!({ "type": kind, "status": spelled(value), "reason": reason, "message": message });
+            let mut condition = json!({ "type": kind, "status": spelled(value), "reason": self.as_str(), "message": message });
             if before != Some(value) {
                 condition["lastTransitionTime"] = json!(Time(now));
             }

@@ -7,7 +7,6 @@
 //! end the scale-in, and fields that it does not know stay in the record.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -17,35 +16,11 @@ use serde_json::{Value, json};
 
 use crate::clock::{is_plausible, later};
 use crate::k8s::{GroupName, InstanceId};
-
-/// An enum whose variants have one spelling: in the record, in metrics and for people.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub enum $name { $($(#[$of])* #[serde(rename = $word)] $variant,)+ }
-
-        impl $name {
-            /// All of them.
-            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
-
-            /// Its spelling.
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
+use crate::words::words;
 
 words! {
     /// Why a node leaves.
-    Cause {
+    pub Cause {
         /// cluster-autoscaler called DeleteNodes.
         Autoscaler = "autoscaler",
         /// The group put the instance into Terminating:Wait.
@@ -67,7 +42,7 @@ words! {
 
 words! {
     /// How far a scale-in has come.
-    Phase {
+    pub Phase {
         /// Workloads are leaving.
         Draining = "Draining",
         /// Only DaemonSet pods are left, and have time to finish.
@@ -79,13 +54,13 @@ words! {
 
 words! {
     /// How the instance is given back.
-    Release {
+    pub Release {
         /// Terminated, and the desired capacity goes down with it.
         TerminateAndDecrement = "terminate-and-decrement",
         /// Terminated; the group launches a replacement.
         Terminate = "terminate",
         /// It is left to its group, which mostly takes it out already: our lifecycle hook, if it holds the instance, is completed.
-        CompleteHook = "complete-hook",
+        LeftToGroup = "complete-hook",
     }
 }
 

@@ -60,8 +60,8 @@ impl Cluster {
     }
 
     /// The pods of one node, as they change. Listed anew after each failure, with a growing pause, once fewer than twenty other lists are
-    /// under way. In one page: an API server from 1.31 on
-    /// answers that from its cache, and reads every pod of the cluster from etcd for a list with a limit.
+    /// under way. In one page: an API server from 1.31 on answers that from its cache, and reads every pod of the cluster from etcd for a
+    /// list with a limit.
     ///
     /// Source: [consistent reads from
     /// cache](https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).

@@ -34,7 +34,7 @@ pub enum CommandError {
     /// AWS did not answer, or refused.
     #[error("the groups could not be read from AWS")]
     Aws(#[from] crate::aws::AwsError),
-    /// The expander's policy is not there any more, or is none.
+    /// The expander's policy is not there any more, or is not valid.
     #[error("the expander's policy {} could not be read", file.display())]
     Policy {
         /// The file of `--expander-policy`.

@@ -46,7 +46,7 @@ pub struct Told {
 /// How often [`watch`] looks.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
-/// As many bytes of why something could not be read stand in a table.
+/// At most this many bytes of why something could not be read stand in a table.
 const WORDS: usize = 200;
 
 /// Looks again and again, and has each answer shown, or why there is none. Ends if the first look fails, or if it cannot be shown.
@@ -113,7 +113,7 @@ fn is_draining(one: &ScaleIn) -> bool {
     one.phase == Phase::Draining.as_str()
 }
 
-/// Whom a drain waits for; `None` if it is none, or its Node has gone meanwhile.
+/// The pods that a drain waits for; `None` if it is no drain, or its Node has gone meanwhile.
 async fn waits_of(
     cluster: &Cluster,
     told: &ScaleIn,

@@ -162,6 +162,21 @@ impl HookState {
             Self::Known(hooks) => hooks.ours.as_ref(),
         }
     }
+
+    /// Whether the group is known to have no hook, ours or another's.
+    pub fn has_none(&self) -> bool {
+        matches!(self, Self::Known(hooks) if hooks.are_none())
+    }
+
+    /// Whether the group is known to have a hook, ours or another's.
+    pub fn has_any(&self) -> bool {
+        matches!(self, Self::Known(hooks) if !hooks.are_none())
+    }
+
+    /// Whether ours is known to be the only one.
+    pub fn is_ours_alone(&self) -> bool {
+        matches!(self, Self::Known(hooks) if hooks.is_ours_alone())
+    }
 }
 
 /// How AWS began to hold an instance, as far as that is known.

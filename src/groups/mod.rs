@@ -151,7 +151,8 @@ impl Snapshot {
         self.last_seen(group).is_some_and(|now| then.is_none_or(|then| !now.asg.is_another(&then.asg)))
     }
 
-    fn last_seen(&self, group: &GroupName) -> Option<&Arc<Group>> {
+    /// The group, or the one of this name that it had a moment ago.
+    pub fn last_seen(&self, group: &str) -> Option<&Arc<Group>> {
         self.groups.get(group).or_else(|| Some(&self.gone.get(group)?.group))
     }
 

@@ -416,8 +416,7 @@ impl Provider {
         };
         match deadline.call(RECORDING, recorded).await? {
             Ok(accepted) => accepted.map(drop).map_err(RpcError::from),
-            // The program ends, or the task has panicked.
-            Err(_) => Err(RpcError::TimedOut { what: RECORDING }),
+            Err(_) => Err(IntentError::CutOff.into()),
         }
     }
 }

@@ -8,11 +8,11 @@ use crate::groups::Stale;
 use crate::groups::sizes::SizeError;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::scale_in::IntentError;
-use crate::telemetry::chain;
+use crate::telemetry::{chain, cut};
 
 /// Cuts a text from outside to what fits into an answer or a log line: 300 bytes. A group's name has at most 255 characters.
 pub(super) fn excerpt(text: &str) -> String {
-    text[..text.floor_char_boundary(300)].to_owned()
+    cut(text, 300)
 }
 
 /// Why an RPC fails.
@@ -261,6 +261,7 @@ mod tests {
             (SizingError::MayCome(3).into(), Code::Unavailable),
             (SizingError::LeftOut("g".into()).into(), Code::Unavailable),
             (SizingError::CutOff.into(), Code::Unavailable),
+            (IntentError::CutOff.into(), Code::Unavailable),
             (of_aws("ValidationError").into(), Code::FailedPrecondition),
             (of_aws("AccessDenied").into(), Code::FailedPrecondition),
             (unreachable().into(), Code::Unavailable),

@@ -186,7 +186,7 @@ impl Placeholders {
     fn count(&self, groups: &Groups, now: Timestamp) {
         let mut all = self.0.lock();
         let Some(snapshot) = groups.latest() else { return };
-        all.retain(|name, _| snapshot.groups.contains_key(name) || snapshot.gone.contains_key(name));
+        all.retain(|name, _| snapshot.knows(name));
         for group in snapshot.groups.values() {
             all.entry(group.asg.name.clone()).or_default().follow(&group.asg, now);
         }

@@ -67,8 +67,7 @@ impl AsRef<Group> for Seen {
 
 /// A group of a view, or one that has just vanished from it.
 fn group_in<'a>(view: &'a Snapshot, name: &str) -> Result<&'a Arc<Group>, RpcError> {
-    let known = view.groups.get(name).or_else(|| view.gone.get(name).map(|gone| &gone.group));
-    known.ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
+    view.last_seen(name).ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
 }
 
 /// How often it is said why a group has no template.
@@ -284,7 +283,7 @@ impl Provider {
         Ok(wire::template(&template::without_room(&group.asg.name)))
     }
 
-    /// Groups of which it was told that they have no template.
+    /// Groups of which the log says that they have no template.
     fn without_template(&self) -> MutexGuard<'_, BTreeMap<GroupName, RateLimit>> {
         self.without_template.lock()
     }

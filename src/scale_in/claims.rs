@@ -225,7 +225,7 @@ impl Claims {
         (self.record() != Some(claimed)).then_some(claimed)
     }
 
-    /// The same, if it is none of a run of ebbtide.
+    /// The same, if no run of ebbtide has written it.
     pub fn forged(&self) -> Option<&Record> {
         self.not_believed().filter(|_| self.is_written_by_others)
     }
@@ -269,8 +269,8 @@ fn from_somebody(
     let claimed = claimed.not_ahead_of(now, now);
     let not_before = before.map_or(later(now, -ON_ITS_WAY), |before| before.requested_at);
     let release = match (before.map(|before| before.release), claimed.release) {
-        (before, Release::CompleteHook) => before?,
-        (Some(Release::CompleteHook), _) => Release::CompleteHook,
+        (before, Release::LeftToGroup) => before?,
+        (Some(Release::LeftToGroup), _) => Release::LeftToGroup,
         (_, claimed) => claimed,
     };
     if before.is_none() && claimed.cause != Cause::Autoscaler {
@@ -564,7 +564,7 @@ mod tests {
 
     #[test]
     fn whether_the_group_has_taken_an_instance_out_is_not_believed() {
-        let taken_out = Record { release: Release::CompleteHook, ..far(-100) };
+        let taken_out = Record { release: Release::LeftToGroup, ..far(-100) };
         let mut claims = Claims::default();
         claims.see(&written(&taken_out), false, at(0));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
@@ -579,7 +579,7 @@ mod tests {
         seen(&mut claims, &taken_out, true, 0);
         let forged = Record { heartbeat_timeout_seconds: Some(30), ..far(-10) };
         let kept = seen(&mut claims, &forged, false, 10);
-        assert_eq!((kept.release, kept.heartbeat_timeout_seconds), (Release::CompleteHook, Some(300)));
+        assert_eq!((kept.release, kept.heartbeat_timeout_seconds), (Release::LeftToGroup, Some(300)));
     }
 
     #[test]

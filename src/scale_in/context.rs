@@ -159,15 +159,13 @@ pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item 
 /// The limit of ours on the scale-ins of a group; unknown of one that no refresh has shown, or the last one has left out.
 pub(super) fn our_limit(snapshot: Option<&Snapshot>, settings: &Settings, group: &GroupName) -> OurLimit {
     let Some(snapshot) = snapshot else { return OurLimit::Unknown };
-    let gone = || snapshot.gone.get(group).map(|gone| &gone.group);
-    let found = snapshot.groups.get(group).or_else(gone);
-    found.map_or(OurLimit::Unknown, |group| {
+    snapshot.last_seen(group).map_or(OurLimit::Unknown, |group| {
         OurLimit::of(template::tags::drain_timeout(&group.asg.tags), settings)
     })
 }
 
 /// Through which target groups load balancers reach the instance of a Node that flushes; the leader has AWS asked.
-pub(super) fn targets(shared: &Shared, node: &NodeView, leads: bool) -> Targets {
+pub(super) fn targets(shared: &Shared, snapshot: Option<&Snapshot>, node: &NodeView, leads: bool) -> Targets {
     if !shared.settings.wait_for_load_balancers {
         return Targets::NotAsked;
     }
@@ -177,28 +175,27 @@ pub(super) fn targets(shared: &Shared, node: &NodeView, leads: bool) -> Targets 
         return Targets::NotAsked;
     };
     shared.load_balancers.want(&node.name);
-    let snapshot = shared.groups.latest();
-    let group = snapshot.as_ref().and_then(|snapshot| snapshot.groups.get(&record.group));
+    let group = snapshot.and_then(|snapshot| snapshot.groups.get(&record.group));
     let of_its_group = group.map(|group| group.asg.target_groups.clone()).unwrap_or_default();
     shared.load_balancers.of(&record.instance, &of_its_group)
 }
 
 /// Whether the group of a Node's instance ends none on request at present.
-pub(super) fn keeps_its_nodes(shared: &Shared, node: &NodeView) -> bool {
-    let Some(snapshot) = shared.groups.latest() else { return false };
-    snapshot.place_of(node).is_some_and(|(group, _)| sizes::keeps_its_nodes(&group.asg))
+pub(super) fn keeps_its_nodes(snapshot: Option<&Snapshot>, node: &NodeView) -> bool {
+    let found = snapshot.and_then(|snapshot| snapshot.place_of(node));
+    found.is_some_and(|(group, _)| sizes::keeps_its_nodes(&group.asg))
 }
 
 /// Whether the group of a Node's instance may shrink by one.
-pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
-    let Some(snapshot) = shared.groups.latest() else { return false };
-    snapshot.place_of(node).is_some_and(|(group, instance)| may_lose(&shared.nodes, &group.asg, &instance.id))
+pub(super) fn may_shrink(nodes: &Nodes, snapshot: Option<&Snapshot>, node: &NodeView) -> bool {
+    let found = snapshot.and_then(|snapshot| snapshot.place_of(node));
+    found.is_some_and(|(group, instance)| may_lose(nodes, &group.asg, &instance.id))
 }
 
 /// Whether the group of a Node's instance has launched the replacement before it ends the instance.
-pub(super) fn is_replaced_first(shared: &Shared, node: &NodeView) -> bool {
-    let Some(snapshot) = shared.groups.latest() else { return false };
-    snapshot.place_of(node).is_some_and(|(group, instance)| sizes::is_replaced_first(&group.asg, instance))
+pub(super) fn is_replaced_first(snapshot: Option<&Snapshot>, node: &NodeView) -> bool {
+    let found = snapshot.and_then(|snapshot| snapshot.place_of(node));
+    found.is_some_and(|(group, instance)| sizes::is_replaced_first(&group.asg, instance))
 }
 
 /// Whether a group may shrink by this instance. Looks at all instances of the group.
@@ -274,7 +271,7 @@ pub(super) fn is_on_its_way_in(
         let in_service = was_given_back && lifecycle == Lifecycle::InService;
         in_service && described().is_some_and(|at| at > record.phase_since)
     };
-    record.release == Release::CompleteHook && (lifecycle == Lifecycle::Pending || is_back())
+    record.release == Release::LeftToGroup && (lifecycle == Lifecycle::Pending || is_back())
 }
 
 /// Where a Node's instance is, by the last refresh.
@@ -336,7 +333,7 @@ mod tests {
     #[test]
     fn what_is_released_has_left_unless_a_description_from_after_that_shows_it_in_service() {
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).expect("in range");
-        let requested = Record::new(Cause::Operator, "g", "i-1", Release::CompleteHook, at(100));
+        let requested = Record::new(Cause::Operator, "g", "i-1", Release::LeftToGroup, at(100));
         let record = requested.entering(Phase::Releasing, at(160));
         let nodes = Nodes::default();
         let (name, instance) = ("n".into(), Some("i-1".into()));

@@ -32,6 +32,6 @@ pub(super) fn delete(s: &Situation<'_>, record: &Record, pod: &PodView, grace: O
 
 /// Who a workload's pod is, to ask it to go.
 pub(super) fn ask_workload(s: &Situation<'_>, record: &Record, pod: &PodView, grace: Option<i64>) -> Ask {
-    let has_returned = s.memory.returns.is_back(pod, Some(s.theirs(record.requested_at)));
+    let has_returned = s.memory.of_scale_in.returns.is_back(pod, Some(s.theirs(record.requested_at)));
     Ask::new(pod, grace, Some((pod.owner(), has_returned)))
 }

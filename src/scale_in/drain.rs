@@ -104,7 +104,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 fn asks_last(s: &Situation<'_>, pods: &[Classified<'_>], limit: Option<Timestamp>, plan: &mut Plan) -> bool {
     let returned = pods.iter().filter(|(_, class)| *class == Class::Returned);
     let Some(grace) = returned.map(|(pod, _)| pod.grace_seconds).max() else { return false };
-    if !s.memory.returns.may_be_asked_last() {
+    if !s.memory.of_scale_in.returns.may_be_asked_last() {
         return false;
     }
     let have_others_gone = !pods.iter().any(|(_, class)| class.is_workload());
@@ -242,7 +242,7 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
         return after.map_or(WaitReason::Queued, WaitReason::After);
     }
     let own_waits = s.is_own(pod).then(|| s.others_may_lead_until()).flatten();
-    let returned_waits = s.memory.returns.asked_from(pod).map(|at| s.ours(at));
+    let returned_waits = s.memory.of_scale_in.returns.asked_from(pod).map(|at| s.ours(at));
     let returned_waits = returned_waits.filter(|at| *at > s.now && !is_late);
     if let Some(until) = own_waits.max(returned_waits) {
         plan.wake(until);

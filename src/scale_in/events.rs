@@ -17,6 +17,7 @@ use super::waiting::{WaitReason, Waiting};
 use crate::cluster::{Cordon, PodName};
 use crate::k8s::NodeName;
 use crate::telemetry::cut;
+use crate::words::words;
 
 /// What lasts longer than this is announced again.
 pub const ANNOUNCE_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(5);
@@ -37,167 +38,78 @@ pub struct ScaleInEvent {
     pub warning: bool,
 }
 
-/// The reason of an Event: what people filter by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// Workloads are asked to leave.
-    Draining,
-    /// The last workload has left, or time is up.
-    Flushing,
-    /// The instance is given back.
-    Releasing,
-    /// The instance has left its group.
-    Released,
-    /// The Node of an instance that is gone is deleted.
-    NodeDeleted,
-    /// A pod may not be evicted.
-    Blocked,
-    /// The drain takes long.
-    Waiting,
-    /// The drain takes longer than it should.
-    OverTime,
-    /// Pods whose exit nobody confirms are not waited for.
-    PodsGivenUp,
-    /// Pods that come back to the cordoned node are not waited for.
-    PodsReturned,
-    /// Pods that asked not to be disturbed are evicted.
-    PatienceOver,
-    /// Annotations of pods ask for something in words that mean nothing.
-    WishesIgnored,
-    /// A person's request waits for its turn.
-    Queued,
-    /// AWS does not release the instance.
-    Refused,
-    /// New pods are kept away because of a notice.
-    Cordoned,
-    /// The notice has lapsed.
-    Uncordoned,
-    /// The lifecycle hook ends early: AWS takes no heartbeats.
-    HookEnding,
-    /// The lifecycle hook ended before the drain did.
-    HookOver,
-    /// The Node has gone before its instance was released.
-    NodeLost,
-    /// The group ends the instance, and no hook of ours holds it.
-    NotHeld,
-    /// Several Nodes name one instance.
-    SeveralNodes,
-    /// It cannot be called off any more.
-    GoesOn,
-    /// The scale-in is called off.
-    Cancelled,
-    /// The node is back in service after its release, or another machine has taken it over.
-    Returned,
-    /// A person's request cannot be carried out.
-    NotPossible,
-    /// The annotation is neither a request nor a record.
-    NotUnderstood,
-    /// Somebody else has written a record.
-    NotBelieved,
-    /// The API server refuses to have the Node written.
-    NotWritten,
-    /// A defect of ebbtide.
-    Failed,
-    /// On a pod: it was asked to go.
-    Evicted,
-    /// On a pod: it was deleted whatever its budgets say.
-    Deleted,
+words! {
+    /// The reason of an Event: what people filter by. In the order of the table in `docs/events.md`.
+    pub Reason {
+        /// Workloads are asked to leave.
+        Draining = "ScaleInDraining",
+        /// The last workload has left, or time is up.
+        Flushing = "ScaleInFlushing",
+        /// The instance is given back.
+        Releasing = "ScaleInReleasing",
+        /// The instance has left its group.
+        Released = "ScaleInReleased",
+        /// The Node of an instance that is gone is deleted.
+        NodeDeleted = "ScaleInNodeDeleted",
+        /// A pod may not be evicted.
+        Blocked = "ScaleInBlocked",
+        /// The drain takes long.
+        Waiting = "ScaleInWaiting",
+        /// The drain takes longer than it should.
+        OverTime = "ScaleInOverTime",
+        /// Pods whose exit nobody confirms are not waited for.
+        PodsGivenUp = "ScaleInPodsGivenUp",
+        /// Pods that come back to the cordoned node are not waited for.
+        PodsReturned = "ScaleInPodsReturned",
+        /// Pods that asked not to be disturbed are evicted.
+        PatienceOver = "ScaleInPatienceOver",
+        /// Annotations of pods ask for something in words that mean nothing.
+        WishesIgnored = "ScaleInWishesIgnored",
+        /// A person's request waits for its turn.
+        Queued = "ScaleInQueued",
+        /// AWS does not release the instance.
+        Refused = "ScaleInRefused",
+        /// New pods are kept away because of a notice.
+        Cordoned = "ScaleInCordoned",
+        /// The notice has lapsed.
+        Uncordoned = "ScaleInUncordoned",
+        /// The lifecycle hook ends early: AWS takes no heartbeats.
+        HookEnding = "ScaleInHookEnding",
+        /// The lifecycle hook ended before the drain did.
+        HookOver = "ScaleInHookOver",
+        /// The Node has gone before its instance was released.
+        NodeLost = "ScaleInNodeLost",
+        /// The group ends the instance, and no hook of ours holds it.
+        NotHeld = "ScaleInNotHeld",
+        /// Several Nodes name one instance.
+        SeveralNodes = "ScaleInSeveralNodes",
+        /// It cannot be called off any more.
+        GoesOn = "ScaleInGoesOn",
+        /// The scale-in is called off.
+        Cancelled = "ScaleInCancelled",
+        /// The node is back in service after its release, or another machine has taken it over.
+        Returned = "ScaleInReturned",
+        /// A person's request cannot be carried out.
+        NotPossible = "ScaleInNotPossible",
+        /// The annotation is neither a request nor a record.
+        NotUnderstood = "ScaleInNotUnderstood",
+        /// Somebody else has written a record.
+        NotBelieved = "ScaleInNotBelieved",
+        /// The API server refuses to have the Node written.
+        NotWritten = "ScaleInNotWritten",
+        /// A defect of ebbtide.
+        Failed = "ScaleInFailed",
+        /// On a pod: it was asked to go.
+        Evicted = "ScaleInEvicted",
+        /// On a pod: it was deleted whatever its budgets say.
+        Deleted = "ScaleInDeleted",
+    }
 }
 
 impl Reason {
-    /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 31] = [
-        Self::Draining,
-        Self::Flushing,
-        Self::Releasing,
-        Self::Released,
-        Self::NodeDeleted,
-        Self::Blocked,
-        Self::Waiting,
-        Self::OverTime,
-        Self::PodsGivenUp,
-        Self::PodsReturned,
-        Self::PatienceOver,
-        Self::WishesIgnored,
-        Self::Queued,
-        Self::Refused,
-        Self::Cordoned,
-        Self::Uncordoned,
-        Self::HookEnding,
-        Self::HookOver,
-        Self::NodeLost,
-        Self::NotHeld,
-        Self::SeveralNodes,
-        Self::GoesOn,
-        Self::Cancelled,
-        Self::Returned,
-        Self::NotPossible,
-        Self::NotUnderstood,
-        Self::NotBelieved,
-        Self::NotWritten,
-        Self::Failed,
-        Self::Evicted,
-        Self::Deleted,
-    ];
-
-    /// As it stands in the Event.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Draining => "ScaleInDraining",
-            Self::Flushing => "ScaleInFlushing",
-            Self::Releasing => "ScaleInReleasing",
-            Self::Released => "ScaleInReleased",
-            Self::NodeDeleted => "ScaleInNodeDeleted",
-            Self::Blocked => "ScaleInBlocked",
-            Self::Waiting => "ScaleInWaiting",
-            Self::OverTime => "ScaleInOverTime",
-            Self::PodsGivenUp => "ScaleInPodsGivenUp",
-            Self::PodsReturned => "ScaleInPodsReturned",
-            Self::PatienceOver => "ScaleInPatienceOver",
-            Self::WishesIgnored => "ScaleInWishesIgnored",
-            Self::Queued => "ScaleInQueued",
-            Self::Refused => "ScaleInRefused",
-            Self::Cordoned => "ScaleInCordoned",
-            Self::Uncordoned => "ScaleInUncordoned",
-            Self::HookEnding => "ScaleInHookEnding",
-            Self::HookOver => "ScaleInHookOver",
-            Self::NodeLost => "ScaleInNodeLost",
-            Self::NotHeld => "ScaleInNotHeld",
-            Self::SeveralNodes => "ScaleInSeveralNodes",
-            Self::GoesOn => "ScaleInGoesOn",
-            Self::Cancelled => "ScaleInCancelled",
-            Self::Returned => "ScaleInReturned",
-            Self::NotPossible => "ScaleInNotPossible",
-            Self::NotUnderstood => "ScaleInNotUnderstood",
-            Self::NotBelieved => "ScaleInNotBelieved",
-            Self::NotWritten => "ScaleInNotWritten",
-            Self::Failed => "ScaleInFailed",
-            Self::Evicted => "ScaleInEvicted",
-            Self::Deleted => "ScaleInDeleted",
-        }
-    }
-
     /// Whether the scale-in is over without the node's end.
     pub fn ends_scale_in(self) -> bool {
         matches!(self, Self::Cancelled | Self::Returned)
-    }
-
-    /// The types of its Events, as the table in `docs/events.md` has them.
-    pub fn types(self) -> &'static str {
-        match self {
-            Self::Draining
-            | Self::Flushing
-            | Self::Releasing
-            | Self::Released
-            | Self::NodeDeleted
-            | Self::Waiting
-            | Self::Cordoned
-            | Self::Uncordoned
-            | Self::Queued
-            | Self::Evicted => "Normal",
-            Self::NotHeld | Self::Cancelled | Self::Returned => "Normal, Warning",
-            _ => "Warning",
-        }
     }
 }
 
@@ -780,7 +692,7 @@ pub(super) fn adopted(instance: &str) -> ScaleInEvent {
     warning(Reason::Returned, "adopted", note)
 }
 
-/// A person wants a node scaled in that is none of ours.
+/// A person wants a node scaled in that is in no group of ours.
 pub(super) fn not_ours() -> ScaleInEvent {
     let note = "the node's instance is in none of the node groups that this ebbtide runs".to_owned();
     warning(Reason::NotPossible, "foreign", note)
@@ -922,7 +834,7 @@ fn plain(text: &str, room: usize) -> String {
     cut(text, room).chars().map(plain).collect()
 }
 
-/// As many of these as there is room for, and how many more there are.
+/// The first of these, as far as there is room, and how many more there are.
 fn list(entries: impl ExactSizeIterator<Item = String>) -> String {
     list_in(LIST, entries)
 }

@@ -69,7 +69,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         until = until.max(drained);
         held_by_load_balancers(s, flushed, drained, plan);
     }
-    if let Some(back) = s.memory.absences.until(flush_time) {
+    if let Some(back) = s.memory.of_scale_in.absences.until(flush_time) {
         until = until.max(back.min(flushed.max(record.phase_since) + OUTAGE_WAIT));
     }
     let is_listed = ensure_listed_for(until, s, record, plan);

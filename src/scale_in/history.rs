@@ -16,6 +16,7 @@ use crate::clock::elapsed;
 use crate::cluster::PodName;
 use crate::k8s::{GroupName, NodeName};
 use crate::telemetry::chain;
+use crate::words::words;
 
 /// How many that ended are kept.
 const KEPT: usize = 100;
@@ -26,35 +27,19 @@ const STAGES: usize = 16;
 /// Steps of one scale-in that are kept: twice as many as there are pods on most nodes.
 const STEPS: usize = 256;
 
-/// How a scale-in ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ending {
-    /// The Node is gone after its instance was released.
-    Released,
-    /// The same, after workloads were deleted because time was up.
-    CutShort,
-    /// The Node went while workloads or DaemonSet pods still ran.
-    Lost,
-    /// The Node is in use again after its release: a new root volume, back from the warm pool, or another machine's now.
-    Returned,
-    /// It was called off: by a person, by the group's minimum, by detaching the instance, by a new scale-in.
-    Cancelled,
-}
-
-impl Ending {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Released, Self::CutShort, Self::Lost, Self::Returned, Self::Cancelled];
-
-    /// Spelling in metrics and in the status.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::CutShort => "cut_short",
-            Self::Lost => "lost",
-            Self::Returned => "returned",
-            Self::Cancelled => "cancelled",
-        }
+words! {
+    /// How a scale-in ended.
+    pub Ending {
+        /// The Node is gone after its instance was released.
+        Released = "released",
+        /// The same, after workloads were deleted because time was up.
+        CutShort = "cut_short",
+        /// The Node went while workloads or DaemonSet pods still ran.
+        Lost = "lost",
+        /// The Node is in use again after its release: a new root volume, back from the warm pool, or another machine's now.
+        Returned = "returned",
+        /// It was called off: by a person, by the group's minimum, by detaching the instance, by a new scale-in.
+        Cancelled = "cancelled",
     }
 }
 

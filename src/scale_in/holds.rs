@@ -148,8 +148,8 @@ impl Holds {
         completed.get(instance).is_some_and(|at| seen <= *at && now < later(*at, SHOWN_BY_THEN))
     }
 
-    /// Notes AWS's answer at `now` to a heartbeat for an instance of the group. Who lacks the right is told so before anything else is looked
-    /// at.
+    /// Notes AWS's answer at `now` to a heartbeat for an instance of the group. AWS looks at the right to it first: that there is no such
+    /// action is said only to those who have it.
     pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>, now: Timestamp) {
         let known = match answer {
             // A dry run asks nobody.

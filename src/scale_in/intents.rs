@@ -159,6 +159,9 @@ pub enum IntentError {
         /// Its instance.
         instance: InstanceId,
     },
+    /// The task that wrote the record is gone. It may be written all the same.
+    #[error("the record of the scale-in was cut off: the program is stopping, or its task panicked")]
+    CutOff,
 }
 
 /// How long to retry writing a record while others write the Node, or the API server is in trouble: a little less than the RPC waits, so

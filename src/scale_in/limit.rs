@@ -26,7 +26,7 @@ pub(super) const OUTLIVED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 pub(super) fn with_timeout(s: &Situation<'_>, record: Record) -> Record {
     match &s.hook {
         HookState::Known(TerminatingHooks { ours: Some(hook), .. })
-            if record.release == Release::CompleteHook =>
+            if record.release == Release::LeftToGroup =>
         {
             Record { heartbeat_timeout_seconds: Some(hook.heartbeat_timeout.as_secs()), ..record }
         }
@@ -62,7 +62,7 @@ pub(super) fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
 /// Whether the instance leaves by our hook, or is held by it for its root volume: when that hold is over, the machine starts anew, whatever
 /// is on it.
 pub(super) fn is_bound_by_the_hook(s: &Situation<'_>, record: &Record) -> bool {
-    record.release == Release::CompleteHook
+    record.release == Release::LeftToGroup
         || matches!(s.instance, Membership::In { lifecycle: Lifecycle::ReplacingVolumeWait, .. })
 }
 

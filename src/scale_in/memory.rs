@@ -38,6 +38,27 @@ const COMPLETED_AGAIN: [SignedDuration; 2] = [SignedDuration::from_millis(500), 
 /// How many terminations that had no effect are remembered. Each has a pause of its own before the next.
 const VOID_KEPT: usize = 8;
 
+/// What was found out in this scale-in and does not count for another.
+#[derive(Clone, Debug, Default)]
+pub struct OfScaleIn {
+    /// The version of the pods on the node that were noted last.
+    noted: Option<u64>,
+    /// When AWS refused to shrink the group.
+    pub at_minimum_since: Option<Timestamp>,
+    /// When AWS refused the last termination in words that say nothing to us.
+    pub refused_unclearly_at: Option<Timestamp>,
+    /// Whether this run has seen the group take the instance out.
+    pub was_seen_out: bool,
+    /// Pods that come back to the cordoned node.
+    pub returns: Returns,
+    /// DaemonSet pods that were away for a while during the drain.
+    pub absences: Absences,
+    /// The call, of those that release the instance, that AWS refuses for good, and AWS's words.
+    refused_by_aws: Option<(Task, String)>,
+    /// Since when AWS has said that our hook, which was to be completed, does not hold the instance.
+    pub not_held_by_ours_since: Option<Timestamp>,
+}
+
 /// What was tried for one node.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
@@ -46,12 +67,12 @@ pub struct Memory {
     node: u64,
     /// By UID.
     pods: BTreeMap<String, Asked>,
-    /// The version of the pods on the node that were noted last.
-    noted: Option<u64>,
     same_writes: SameWrites,
     told_of_same_writes: Option<Timestamp>,
     /// What is believed of the record.
     pub claims: Claims,
+    /// What a scale-in takes with it.
+    pub of_scale_in: OfScaleIn,
     /// What we last wrote into the Node's conditions, and when.
     pub reported: Option<(DrainState, Timestamp)>,
     /// Whether an Event has said that no hook of ours holds the instance that its group ends.
@@ -60,28 +81,18 @@ pub struct Memory {
     pub announced: BTreeMap<String, Timestamp>,
     /// What to announce when the Node has gone, which we have deleted and finalizers keep.
     pub once_gone: Option<ScaleInEvent>,
-    /// When AWS refused to shrink the group.
-    pub at_minimum_since: Option<Timestamp>,
-    /// When AWS refused the last termination in words that say nothing to us.
-    pub refused_unclearly_at: Option<Timestamp>,
     /// The group of ours in which this run first saw the instance.
     pub first_group: Option<GroupName>,
-    /// Whether this run has seen the group take the instance out.
-    pub was_seen_out: bool,
     /// Since when this run has waited for a list of the node's pods.
     pub unlisted_since: Option<Timestamp>,
     /// Since when this run has seen no workload on the node.
     pub empty_since: Option<Timestamp>,
     /// UIDs of DaemonSets that the API server does not have.
     pub deleted_daemon_sets: BTreeSet<String>,
-    /// Pods that come back to the cordoned node.
-    pub returns: Returns,
     /// Nodes of the machine that this run has seen Ready, and since when they have not been.
     not_ready: BTreeMap<NodeName, Option<Timestamp>>,
     /// When the grace of pods that are going ends.
     pub going: Going,
-    /// DaemonSet pods that were away for a while during the drain.
-    pub absences: Absences,
     /// The record, removed or overwritten once AWS was told to end the instance or its group took it out, of a scale-in that goes on.
     pub lost: Option<Record>,
     /// When the last call to terminate ended that may have taken effect.
@@ -92,10 +103,6 @@ pub struct Memory {
     void_terminations: VecDeque<Timestamp>,
     /// Why the last write of the Node failed, unless somebody else was quicker.
     pub not_written: Option<String>,
-    /// The call, of those that release the instance, that AWS refuses for good, and AWS's words.
-    refused_by_aws: Option<(Task, String)>,
-    /// Since when AWS has said that our hook, which was to be completed, does not hold the instance.
-    pub not_held_by_ours_since: Option<Timestamp>,
     /// Since when the instance has been in none of our groups.
     pub elsewhere_since: Option<Timestamp>,
     /// Since when descriptions have shown the instance in service, or on its way into it.
@@ -183,7 +190,7 @@ impl Memory {
     pub fn note_planned(&mut self, plan: &Plan, now: Timestamp) {
         self.note_occupied(plan.occupied, now);
         if plan.asks_last {
-            self.returns.ask_last();
+            self.of_scale_in.returns.ask_last();
         }
     }
 
@@ -213,9 +220,10 @@ impl Memory {
             self.first_group.get_or_insert_with(|| group.clone());
         }
         let is_taken_out = |lifecycle: &Lifecycle| lifecycle.is_terminating() || lifecycle.is_warm();
-        self.was_seen_out |= matches!(instance, Membership::In { lifecycle, .. } if is_taken_out(lifecycle));
+        self.of_scale_in.was_seen_out |=
+            matches!(instance, Membership::In { lifecycle, .. } if is_taken_out(lifecycle));
         // What was refused in one way of release says nothing of another.
-        self.refused_by_aws.take_if(|(task, _)| match instance {
+        self.of_scale_in.refused_by_aws.take_if(|(task, _)| match instance {
             Membership::Unknown => false,
             Membership::In { lifecycle, .. } => {
                 let is_out = is_taken_out(lifecycle);
@@ -242,7 +250,7 @@ impl Memory {
             let completed = self.tries(&Task::Complete).ended;
             if completed.is_some_and(|at| later(at, SETTLED_AFTER) < *seen) {
                 self.tries.remove(&Task::Complete);
-                self.not_held_by_ours_since = None;
+                self.of_scale_in.not_held_by_ours_since = None;
             }
         }
     }
@@ -263,14 +271,14 @@ impl Memory {
 
     /// Whether this version of the pods on the node is to be noted.
     pub fn is_news(&mut self, version: u64) -> bool {
-        self.noted.replace(version) != Some(version)
+        self.of_scale_in.noted.replace(version) != Some(version)
     }
 
     /// Notes the pods on the node and forgets those that are gone.
     pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
         self.going.see(pods, now);
         self.pods.retain(|uid, _| pods.contains_key(uid));
-        self.returns.see(pods, self.claims.record().map(|record| record.requested_at));
+        self.of_scale_in.returns.see(pods, self.claims.record().map(|record| record.requested_at));
     }
 
     /// Notes what the node's DaemonSet pods do, once they are listed.
@@ -280,7 +288,7 @@ impl Memory {
         let flushing_since = record.filter(|_| !is_draining).map(|record| record.phase_since);
         if is_draining {
             // It has gone back from a flush: what comes instead of those asked then is needed again.
-            self.absences.forget_asked();
+            self.of_scale_in.absences.forget_asked();
         }
         let (memory, deleted) = (&self.pods, &self.deleted_daemon_sets);
         let is_asked = |uid: &str| {
@@ -294,7 +302,7 @@ impl Memory {
                 || is_orphan
                 || flushing_since.is_some_and(|since| replaces_asked(pod, since))
         };
-        self.absences.see(pods, is_asked, flush, now);
+        self.of_scale_in.absences.see(pods, is_asked, flush, now);
     }
 
     /// Notes that an action begins.
@@ -369,15 +377,9 @@ impl Memory {
         self.void_terminations.push_front(noted_at);
     }
 
-    /// Forgets what was found out in this scale-in and does not count for another.
+    /// Forgets what does not count for another scale-in.
     pub fn forget_the_scale_in(&mut self) {
-        (self.at_minimum_since, self.refused_unclearly_at) = (None, None);
-        self.was_seen_out = false;
-        self.refused_by_aws = None;
-        self.not_held_by_ours_since = None;
-        self.returns = Returns::default();
-        self.noted = None;
-        self.absences = Absences::default();
+        self.of_scale_in = OfScaleIn::default();
         self.tries.remove(&Task::HandOver);
     }
 
@@ -427,9 +429,9 @@ impl Memory {
 
     /// Notes AWS's answer to the termination noted at `noted_at`, or that there was none.
     pub fn note_termination(&mut self, noted_at: Timestamp, result: &Result<(), AwsError>, now: Timestamp) {
-        self.refused_unclearly_at = None;
+        self.of_scale_in.refused_unclearly_at = None;
         let Err(error) = result else {
-            self.refused_by_aws = None;
+            self.of_scale_in.refused_by_aws = None;
             (self.told_at, self.is_acknowledged) = (Some(now), true);
             return self.worked(&Task::Terminate, now);
         };
@@ -440,10 +442,10 @@ impl Memory {
         }
         self.note_void(noted_at);
         if matches!(error, AwsError::AtMinimum { .. }) {
-            self.at_minimum_since = Some(now);
+            self.of_scale_in.at_minimum_since = Some(now);
             return self.worked(&Task::Terminate, now);
         }
-        self.refused_unclearly_at = matches!(error, AwsError::Other { .. }).then_some(now);
+        self.of_scale_in.refused_unclearly_at = matches!(error, AwsError::Other { .. }).then_some(now);
         self.note_refusal(Task::Terminate, error);
         self.failed(&Task::Terminate, now, None);
     }
@@ -451,7 +453,7 @@ impl Memory {
     /// Notes AWS's answer to the completion of our hook.
     pub fn note_completion(&mut self, result: &Result<(), AwsError>, now: Timestamp) {
         let Err(error) = result else {
-            (self.refused_by_aws, self.not_held_by_ours_since) = (None, None);
+            (self.of_scale_in.refused_by_aws, self.of_scale_in.not_held_by_ours_since) = (None, None);
             return self.worked(&Task::Complete, now);
         };
         // AWS shows Terminating:Wait before a hook can be completed and after it was: the next refresh tells.
@@ -459,7 +461,7 @@ impl Memory {
             // Completed before, it was over then.
             let completed = Some(self.tries(&Task::Complete)).filter(|tries| tries.done);
             let since = completed.and_then(|tries| tries.ended).unwrap_or(now);
-            self.not_held_by_ours_since.get_or_insert(since);
+            self.of_scale_in.not_held_by_ours_since.get_or_insert(since);
         } else {
             self.note_refusal(Task::Complete, error);
         }
@@ -475,12 +477,12 @@ impl Memory {
     /// Keeps AWS's words for people if trying again alone will not help.
     fn note_refusal(&mut self, task: Task, error: &AwsError) {
         if !error.is_transient() {
-            self.refused_by_aws = Some((task, chain(error)));
+            self.of_scale_in.refused_by_aws = Some((task, chain(error)));
         }
     }
 
     /// AWS's words if it refuses for good to release the instance.
     pub fn refused_by_aws(&self) -> Option<&str> {
-        self.refused_by_aws.as_ref().map(|(_, words)| words.as_str())
+        self.of_scale_in.refused_by_aws.as_ref().map(|(_, words)| words.as_str())
     }
 }

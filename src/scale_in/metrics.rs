@@ -26,6 +26,7 @@ use crate::cluster::{Answer, Cordon, Nodes};
 use crate::groups::Groups;
 use crate::k8s::GroupName;
 use crate::telemetry::gauges;
+use crate::words::words;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
@@ -43,19 +44,16 @@ struct Asked {
     answer: Reply,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
-enum Beat {
-    ok,
-    /// The hook holds the instance no more: it was completed, or its time is over.
-    over,
-    /// AWS throttled it, or did not answer, and may take the next one.
-    retried,
-    failed,
-}
-
-impl Beat {
-    const ALL: [Self; 4] = [Self::ok, Self::over, Self::retried, Self::failed];
+words! {
+    /// What became of a heartbeat.
+    Beat {
+        Ok = "ok",
+        /// The hook holds the instance no more: it was completed, or its time is over.
+        Over = "over",
+        /// AWS throttled it, or did not answer, and may take the next one.
+        Retried = "retried",
+        Failed = "failed",
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -273,11 +271,11 @@ impl Metrics {
         left: Option<Duration>,
     ) {
         let outcome = match answer {
-            Ok(()) => Beat::ok,
-            Err(AwsError::NoActiveHook { .. }) => Beat::over,
+            Ok(()) => Beat::Ok,
+            Err(AwsError::NoActiveHook { .. }) => Beat::Over,
             Err(AwsError::DryRun { .. }) => return,
-            Err(_) if is_retried => Beat::retried,
-            Err(_) => Beat::failed,
+            Err(_) if is_retried => Beat::Retried,
+            Err(_) => Beat::Failed,
         };
         if self.beating.lock().insert(group.clone()) {
             // What has not happened is 0, and no gap.
@@ -286,7 +284,7 @@ impl Metrics {
             }
         }
         self.heartbeats.get_or_create(&Heartbeat { group: group.to_string(), outcome }).inc();
-        if let Some(left) = left.filter(|_| outcome == Beat::ok) {
+        if let Some(left) = left.filter(|_| outcome == Beat::Ok) {
             self.margins.observe(left.as_secs_f64());
         }
     }
@@ -483,7 +481,7 @@ mod tests {
         use Lifecycle::{TerminatingWait, WarmPendingWait, Warmed};
         let now = Clock::system().now();
         let record =
-            Record::new(Cause::Autoscaler, "g", "i-1", Release::CompleteHook, now - Duration::from_hours(9));
+            Record::new(Cause::Autoscaler, "g", "i-1", Release::LeftToGroup, now - Duration::from_hours(9));
         let node = serde_json::json!({
             "metadata": {
                 "name": "n1", "uid": "u", "resourceVersion": "1",

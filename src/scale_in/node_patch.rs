@@ -15,6 +15,7 @@ use super::record::{self, Record};
 use crate::clock::later;
 use crate::cluster::{Cordon, NodeView};
 use crate::k8s::names;
+use crate::words::words;
 
 /// cluster-autoscaler takes a Node whose taint is older than 5 minutes for a failed deletion. We renew the taint well before
 /// that, so that a slow write does not matter.
@@ -32,28 +33,15 @@ const EFFECT: &str = "PreferNoSchedule";
 /// Value of the label that takes a Node out of load balancers: whose it is.
 const LABEL_VALUE: &str = "ebbtide";
 
-/// Something we changed on a Node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Mark {
-    Cordon,
-    Guard,
-    LoadBalancer,
-    Taint,
-    /// AWS was told to terminate the instance: that outlives the record.
-    Told,
-}
-
-impl Mark {
-    const ALL: [Self; 5] = [Self::Cordon, Self::Guard, Self::LoadBalancer, Self::Taint, Self::Told];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Cordon => "cordon",
-            Self::Guard => "guard",
-            Self::LoadBalancer => "load-balancer",
-            Self::Taint => "taint",
-            Self::Told => "told",
-        }
+words! {
+    /// Something we changed on a Node.
+    pub(super) Mark {
+        Cordon = "cordon",
+        Guard = "guard",
+        LoadBalancer = "load-balancer",
+        Taint = "taint",
+        /// AWS was told to terminate the instance: that outlives the record.
+        Told = "told",
     }
 }
 
@@ -94,9 +82,9 @@ fn marks_value(node: &NodeView, marks: &BTreeSet<Mark>, by: Option<&str>) -> Val
     json!(words.join(","))
 }
 
-/// As many words of a newer version's are kept, of this length at most.
+/// At most this many words of a newer version's are kept.
 const NEWER: usize = 8;
-/// See [`NEWER`].
+/// A longer word, in bytes, is none of a newer version's.
 const WORD: usize = 32;
 
 /// The marks of a scale-in among these.

@@ -20,6 +20,7 @@ use super::turn::{Ahead, Turn};
 use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
 use crate::clock::later;
 use crate::cluster::{NodeView, Nodes};
+use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// A request that waits is looked at again after this time.
@@ -30,10 +31,9 @@ const STANDS_FOR: SignedDuration = SignedDuration::from_secs(30);
 
 /// Whether the request on this Node may be carried out now. Once it may, that stands until there is a record, or the request is
 /// taken back or does not fit any more, for [`STANDS_FOR`] at most.
-pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
+pub(super) fn turn(shared: &Shared, snapshot: Option<&Snapshot>, node: &NodeView) -> Turn {
     let never = Turn::Waits(Ahead::default());
-    let Some(snapshot) = shared.groups.latest() else { return never };
-    let Some((group, instance)) = snapshot.place_of(node) else { return never };
+    let Some((group, instance)) = snapshot.and_then(|snapshot| snapshot.place_of(node)) else { return never };
     if !shared.leadership.leads() {
         return never;
     }

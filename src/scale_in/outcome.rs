@@ -55,10 +55,11 @@ pub(super) enum Outcome {
         noted_at: Timestamp,
         unknown: Option<AwsError>,
     },
-    /// Not terminated: the group takes the instance out by itself, its lock came too late for the moment noted in the record,
-    /// the record is another by now, or another process leads.
+    /// Not terminated: the group takes the instance out by itself or AWS does not describe it, its lock came too late for the moment noted
+    /// in the record, the record is another by now, or another process leads.
     NotSent {
         noted_at: Timestamp,
+        unknown: Option<AwsError>,
     },
     Terminated {
         noted_at: Timestamp,

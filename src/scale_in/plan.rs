@@ -197,11 +197,11 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
     if !matches!(lifecycle, Lifecycle::Pending | Lifecycle::InService) {
         return false;
     }
-    if record.release != Release::CompleteHook || !release::ensure_settled(s, record, *seen, plan) {
+    if record.release != Release::LeftToGroup || !release::ensure_settled(s, record, *seen, plan) {
         return false;
     }
     // What an earlier run was told may be missing in descriptions for longer.
-    if !s.memory.was_seen_out && release::may_still_end(s, *seen, plan) {
+    if !s.memory.of_scale_in.was_seen_out && release::may_still_end(s, *seen, plan) {
         return false;
     }
     // One description may show what was before.
@@ -510,7 +510,7 @@ fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         not_held(s, |workloads| events::not_held(group, instance, workloads), plan);
         Cause::StateChange
     };
-    let record = Record::new(cause, group, instance, Release::CompleteHook, s.now);
+    let record = Record::new(cause, group, instance, Release::LeftToGroup, s.now);
     let record = match &s.memory.lost {
         Some(lost) => Record {
             cause: lost.cause,
@@ -529,8 +529,7 @@ fn begin_for_group(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
 
 /// Whether the group ends the instance and has no hook, ours or another's, that will hold it.
 fn is_unheld(s: &Situation<'_>) -> bool {
-    let has_none = matches!(&s.hook, HookState::Known(hooks) if hooks.are_none());
-    has_none && matches!(s.instance, Membership::In { lifecycle: Lifecycle::Terminating, .. })
+    s.hook.has_none() && matches!(s.instance, Membership::In { lifecycle: Lifecycle::Terminating, .. })
 }
 
 /// Whether ebbtide has drained the node and had AWS end the instance, by a record that is not there any more.
@@ -686,7 +685,7 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
     let is_drained = s.node.taint(names::TO_BE_DELETED).is_some() && !s.has_scale_in_marks();
     let release = match expected.cause {
         // Whoever stops an instance may have told its group to leave it alone: the group decides what becomes of it.
-        Cause::StateChange => Release::CompleteHook,
+        Cause::StateChange => Release::LeftToGroup,
         cause if cause == Cause::CapacityEnd || is_drained => release_of_surplus_instance(s),
         _ => Release::Terminate,
     };
@@ -715,7 +714,7 @@ fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut
 /// The Event that a drain begins, with its limit if that is known.
 fn draining(s: &Situation<'_>, record: &Record) -> ScaleInEvent {
     let until = release::expected_limit(s, record).map(|by| s.theirs(by));
-    let is_unlimited = s.hook != HookState::Unknown && record.release != Release::CompleteHook;
+    let is_unlimited = s.hook != HookState::Unknown && record.release != Release::LeftToGroup;
     events::draining(record.cause, &record.instance, until, is_unlimited)
 }
 

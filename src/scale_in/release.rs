@@ -116,7 +116,7 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action
         let gone = s.memory.elsewhere_since.is_some_and(|since| later(since, MISSING_FOR) <= *seen);
         // If it ever comes back, this scale-in is over.
         let done = gone && told_at(s, record).is_some();
-        return (if done { Release::CompleteHook } else { record.release }, None);
+        return (if done { Release::LeftToGroup } else { record.release }, None);
     };
     if *lifecycle == Lifecycle::Retained {
         return (Release::Terminate, give_up_replacement(s, record));
@@ -135,7 +135,7 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action
         return (Release::Terminate, None);
     }
     // It goes into the warm pool because the group shrinks: no replacement comes.
-    (if lifecycle.is_warm() { Release::CompleteHook } else { record.release }, None)
+    (if lifecycle.is_warm() { Release::LeftToGroup } else { record.release }, None)
 }
 
 /// While a node drains: if the group has our hook, terminates the instance at once; from then on the record says
@@ -192,9 +192,8 @@ pub(super) fn awaits_heartbeat(s: &Situation<'_>, plan: &mut Plan) -> bool {
 /// Whether our hook is to hold the instance while it drains, if AWS accepts heartbeats. Not if it is retained: a hook would hold it again,
 /// for a limited time; nor if it is being detached, and so no longer the group's; nor beside another's hook.
 fn is_to_be_held(s: &Situation<'_>, record: &Record) -> bool {
-    let is_ours_alone = matches!(&s.hook, HookState::Known(hooks) if hooks.is_ours_alone());
     let may_be = matches!(&s.instance, Membership::In { lifecycle, .. } if !matches!(lifecycle, Lifecycle::Retained | Lifecycle::Detaching));
-    is_ours_alone && may_be && record.release != Release::CompleteHook
+    s.hook.is_ours_alone() && may_be && record.release != Release::LeftToGroup
 }
 
 /// Until when the hook must not hold the instance yet: its limit would end the drain long before AWS ends the machine.
@@ -215,11 +214,11 @@ pub(super) fn expected_limit(s: &Situation<'_>, record: &Record) -> Option<Times
 /// The group is taking the instance out, on our word or by itself: from now on completing our hook releases it. Returns the record as it
 /// stands.
 fn leave_by_hook(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
-    if record.release == Release::CompleteHook || s.hook == HookState::Unknown {
+    if record.release == Release::LeftToGroup || s.hook == HookState::Unknown {
         return record.clone();
     }
     let release_by = limit::effective_limit(s, record, s.held_by());
-    let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
+    let held = Record { release: Release::LeftToGroup, ..limited(record, release_by, s.now) };
     let held = limit::with_timeout(s, held);
     s.patch(plan, s.with_record(&held), give_up_replacement(s, record).into_iter().collect());
     held
@@ -253,7 +252,7 @@ pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, 
     if s.memory.elsewhere_since.is_none_or(|since| since >= seen) {
         refresh_after(s, s.now, plan);
     } else {
-        let record = Record { release: Release::CompleteHook, ..record.clone() };
+        let record = Record { release: Release::LeftToGroup, ..record.clone() };
         s.patch(plan, s.with_record(&record), vec![give_up]);
     }
 }
@@ -277,7 +276,7 @@ pub(super) fn delete_node(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 /// Whether the instance has been taken out of its group, by us or by the group, as far as the record says.
 pub(super) fn record_says_taken_out(s: &Situation<'_>, record: &Record) -> bool {
-    told_at(s, record).is_some() || record.release == Release::CompleteHook
+    told_at(s, record).is_some() || record.release == Release::LeftToGroup
 }
 
 /// Whether the instance has been in none of our groups for `duration`, by the refresh of `seen`.
@@ -312,7 +311,7 @@ pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut 
     let group = match &s.instance {
         Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } => group,
         Membership::Elsewhere { seen }
-            if record.release == Release::CompleteHook
+            if record.release == Release::LeftToGroup
                 && s.memory.elsewhere_since.is_some_and(|since| since < *seen)
                 && !s.held.is_some_and(|held| held.is_renewed) =>
         {
@@ -452,7 +451,7 @@ fn may_go_back(s: &Situation<'_>, record: &Record, lifecycle: Lifecycle, seen: T
 
 /// Whether the group has a terminating hook, ours or another's.
 fn is_to_come_to_hooks(s: &Situation<'_>) -> bool {
-    matches!(&s.hook, HookState::Known(hooks) if !hooks.are_none())
+    s.hook.has_any()
 }
 
 /// AWS has begun to end the instance, and reaches its lifecycle hooks once load balancers have let go of it: in minutes, an hour at most.
@@ -480,7 +479,7 @@ fn hold_of_another(
 ) {
     let HookState::Known(TerminatingHooks { ours, others: true, .. }) = &s.hook else { return };
     let completion = s.memory.tries(&Task::Complete);
-    let over_since = s.memory.not_held_by_ours_since.map(|at| later(at, SETTLED_AFTER));
+    let over_since = s.memory.of_scale_in.not_held_by_ours_since.map(|at| later(at, SETTLED_AFTER));
     let over_since = over_since.or(completion.ended.filter(|_| completion.done));
     let is_completed = over_since.is_some_and(|at| at < seen);
     if lifecycle.is_held() && (ours.is_none() || is_completed) {
@@ -492,7 +491,7 @@ fn hold_of_another(
 /// Whether to release by terminating: neither does the group take the instance out by itself, nor is somebody detaching it.
 fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
     let is_leaving = lifecycle.is_terminating() || lifecycle == Lifecycle::Detaching;
-    lifecycle == Lifecycle::Retained || !is_leaving && record.release != Release::CompleteHook
+    lifecycle == Lifecycle::Retained || !is_leaving && record.release != Release::LeftToGroup
 }
 
 /// Whether the refresh is newer than everything in the record, as refreshes lag. If not, asks for another.

@@ -70,7 +70,7 @@ impl Worker {
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
                 // One that was refused is still there, and waited for like any other.
                 if let Some((owner, again)) = owner.filter(|_| goes) {
-                    self.memory.returns.asked(owner, again);
+                    self.memory.of_scale_in.returns.asked(owner, again);
                 }
                 self.shared.metrics.answered(&answer, how);
                 if goes && how == Removal::Deletion {
@@ -95,11 +95,10 @@ impl Worker {
             Outcome::Guarded { uid, result } => self.hear_of_guard(uid, result),
             Outcome::PodsListed(pods) => self.hear_of_pods(pods),
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
-            Outcome::NotHeld { noted_at, unknown } => {
+            Outcome::NotHeld { noted_at, unknown } | Outcome::NotSent { noted_at, unknown } => {
                 self.tell_of_look_up(unknown);
                 self.not_terminated(noted_at);
             }
-            Outcome::NotSent { noted_at } => self.not_terminated(noted_at),
             Outcome::Terminated { noted_at, group, instance, result } => {
                 self.tell_of_termination(&group, &instance, &result);
                 if result.is_ok() {
@@ -143,11 +142,11 @@ impl Worker {
         }
     }
 
-    /// Tells that the hook could not be looked up, if it was not, before a termination.
+    /// Tells that the hook or the group could not be looked up before a termination, if so. The error names the call.
     fn tell_of_look_up(&mut self, unknown: Option<AwsError>) {
         let Some(error) = unknown else { return };
         if let Some(outage_seconds) = self.told.look_ups.failed() {
-            tracing::warn!(node = self.name.as_str(), outage_seconds, error = %chain(&error), "the lifecycle hook could not be looked up before a termination: not terminated, tried again");
+            tracing::warn!(node = self.name.as_str(), outage_seconds, error = %chain(&error), "what AWS knows of the instance could not be looked up before its termination: not terminated, tried again");
         }
     }
 

@@ -232,8 +232,8 @@ impl Situation<'_> {
     /// more than its minimum.
     pub(super) fn refused_at_minimum(&self) -> Option<Timestamp> {
         let is_at_minimum = || !(self.group_keeps_its_nodes)() && !(self.may_shrink)();
-        let unclearly = || self.memory.refused_unclearly_at.filter(|_| is_at_minimum());
-        self.memory.at_minimum_since.or_else(unclearly)
+        let unclearly = || self.memory.of_scale_in.refused_unclearly_at.filter(|_| is_at_minimum());
+        self.memory.of_scale_in.at_minimum_since.or_else(unclearly)
     }
 
     /// Plans an Event unless it was published a short while ago.
@@ -277,7 +277,7 @@ impl Situation<'_> {
         let circumstances = move |pod: &PodView| Circumstances {
             now,
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
-            returns: (!is_last_round).then_some(&self.memory.returns),
+            returns: (!is_last_round).then_some(&self.memory.of_scale_in.returns),
             is_asked: pod.deletion_timestamp.is_none() && self.memory.of(&pod.uid).to_go.is_some(),
             // On a lost machine it cannot finish, and is to start elsewhere.
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now)
@@ -461,7 +461,7 @@ impl Situation<'_> {
     /// What DaemonSet pods of the node ask for, or have asked for.
     fn asked_flush(&self) -> Duration {
         let now = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
-        now.max(self.memory.absences.flush())
+        now.max(self.memory.of_scale_in.absences.flush())
     }
 
     /// When the instance can be released at the soonest, if no pod's grace and no flush is cut; `None` until its pods are listed.

@@ -1,5 +1,5 @@
-//! Whether a group takes an instance out by itself by now or has launched its replacement, or somebody has set it aside: asked before a
-//! termination that lowers the desired capacity.
+//! Whether the desired capacity still counts an instance, or its group takes it out by itself by now or has launched its replacement, or
+//! somebody has set it aside: asked before a termination that lowers the desired capacity.
 //!
 //! AWS lowers the capacity even for an instance that it no longer counts, and then ends a healthy one. The last refresh may be a minute
 //! old. One description serves all terminations in a group that wait for it.
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::aws::{AutoScalingGroup, Aws, Instance};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance};
 use crate::clock::{Clock, elapsed};
 use crate::groups::{Groups, sizes};
 use crate::k8s::{GroupName, InstanceId};
@@ -29,13 +29,40 @@ const PATIENCE: Duration = Duration::from_mins(5);
 #[derive(Debug, Default)]
 pub struct TakenOut(Mutex<BTreeMap<GroupName, Arc<AsyncMutex<Look>>>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Look {
     at: Timestamp,
-    /// The instances that it shows, and whether the desired capacity counts them. `None`: AWS did not say.
-    shown: Option<BTreeMap<InstanceId, bool>>,
-    /// Since when it has not said.
-    silent_since: Option<Timestamp>,
+    /// The instances that it shows, and whether the desired capacity counts them.
+    shown: Result<BTreeMap<InstanceId, bool>, Silence>,
+}
+
+impl Default for Look {
+    /// Shows nothing, and is too old to serve anybody.
+    fn default() -> Self {
+        Self { at: Timestamp::default(), shown: Ok(BTreeMap::new()) }
+    }
+}
+
+/// AWS does not describe the group.
+#[derive(Debug)]
+struct Silence {
+    since: Timestamp,
+    error: AwsError,
+}
+
+/// Whether the desired capacity counts an instance that nobody is replacing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    Yes,
+    No,
+    /// The description leaves the instance out.
+    NotShown,
+}
+
+impl From<bool> for Counted {
+    fn from(is_counted: bool) -> Self {
+        if is_counted { Self::Yes } else { Self::No }
+    }
 }
 
 impl TakenOut {
@@ -48,21 +75,20 @@ impl TakenOut {
         Arc::clone(looks.entry(group.clone()).or_default())
     }
 
-    /// Whether the desired capacity does not count the instance any more. `None`: AWS does not say, or leaves it out. Where it has not
-    /// answered for [`PATIENCE`], no.
-    pub(super) async fn shows(
+    /// Whether the desired capacity still counts the instance. Where AWS has not answered for [`PATIENCE`], yes; until then, its error.
+    pub(super) async fn counts(
         &self,
         instance: &InstanceId,
         group: &GroupName,
         (groups, aws, clock): (&Groups, &Aws, &Clock),
-    ) -> Option<bool> {
+    ) -> Result<Counted, AwsError> {
         let is_recent = |at| elapsed(at, clock.now()) <= RECENT;
         if let Some(view) = groups.latest().filter(|view| is_recent(view.taken_at))
             // A description may leave an instance out, and the replacement of an unhealthy one comes within moments.
             && let Some((_, instance)) = view.instance(instance)
             && !instance.unhealthy
         {
-            return Some(!instance.lifecycle.is_live());
+            return Ok(instance.lifecycle.is_live().into());
         }
         let asked_at = clock.now();
         let look = self.of(group, asked_at);
@@ -70,31 +96,35 @@ impl TakenOut {
         // One that began while this one waited for it serves, however long it took.
         if elapsed(look.at, asked_at) > RECENT {
             let began = clock.now();
-            let described = aws.describe_groups(slice::from_ref(group)).await;
-            *look = if let Ok(described) = described {
-                let mut shown = BTreeMap::new();
-                for group in &described {
-                    shown.extend(group.instances.iter().map(|one| (one.id.clone(), is_counted(group, one))));
+            *look = match aws.describe_groups(slice::from_ref(group)).await {
+                Ok(described) => {
+                    let mut shown = BTreeMap::new();
+                    for group in &described {
+                        shown.extend(
+                            group.instances.iter().map(|one| (one.id.clone(), is_counted(group, one))),
+                        );
+                    }
+                    Look { at: began, shown: Ok(shown) }
                 }
-                Look { at: began, shown: Some(shown), silent_since: None }
-            } else {
-                // Dated at its end: calls that wait for this one need not try as well.
-                let refreshed = groups.latest().map(|view| view.taken_at);
-                let before = look.silent_since.filter(|since| refreshed.is_none_or(|at| at < *since));
-                Look { at: clock.now(), shown: None, silent_since: before.or(Some(began)) }
+                Err(error) => {
+                    let refreshed = groups.latest().map(|view| view.taken_at);
+                    let before = look.shown.as_ref().err().map(|silence| silence.since);
+                    let before = before.filter(|since| refreshed.is_none_or(|at| at < *since));
+                    // Dated at its end: calls that wait for this one need not try as well.
+                    let shown = Err(Silence { since: before.unwrap_or(began), error });
+                    Look { at: clock.now(), shown }
+                }
             };
         }
         match &look.shown {
-            Some(shown) => shown.get(instance).map(|is_live| !is_live),
-            None => look
-                .silent_since
-                .is_some_and(|since| elapsed(since, clock.now()) >= PATIENCE)
-                .then_some(false),
+            Ok(shown) => Ok(shown.get(instance).map_or(Counted::NotShown, |counted| (*counted).into())),
+            Err(silence) if elapsed(silence.since, clock.now()) >= PATIENCE => Ok(Counted::Yes),
+            Err(silence) => Err(silence.error.clone()),
         }
     }
 }
 
-/// Whether the desired capacity counts an instance that nobody is replacing.
+/// Whether this description says [`Counted::Yes`].
 fn is_counted(group: &AutoScalingGroup, instance: &Instance) -> bool {
     instance.lifecycle.is_live() && !sizes::is_replaced_first(group, instance)
 }

@@ -10,6 +10,7 @@ use super::holds::Heartbeats;
 use super::outcome::Outcome;
 use super::record::Phase;
 use super::release::SENT_WITHIN;
+use super::taken_out::Counted;
 use crate::aws::{AwsError, Instance, Lifecycle, Operation};
 use crate::clock::{elapsed, later};
 use crate::groups::sizes::Leaves;
@@ -43,12 +44,15 @@ pub(super) async fn as_noted(
     };
     let lock = loop {
         if !may_be_sent() {
-            return Outcome::NotSent { noted_at };
+            return Outcome::NotSent { noted_at, unknown: None };
         }
         // Where AWS does not say, the next try asks again: it may be throttled now and then.
-        if one.decrement && aws_shows_it_taken_out(&shared, &one).await.unwrap_or(true) {
-            shared.groups.refresh_soon();
-            return Outcome::NotSent { noted_at };
+        if one.decrement {
+            let counted = is_counted(&shared, &one).await;
+            if !matches!(counted, Ok(Counted::Yes)) {
+                shared.groups.refresh_soon();
+                return Outcome::NotSent { noted_at, unknown: counted.err() };
+            }
         }
         if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &one).await {
             return Outcome::NotHeld { noted_at, unknown };
@@ -62,16 +66,16 @@ pub(super) async fn as_noted(
         }
     };
     if !may_be_sent() {
-        return Outcome::NotSent { noted_at };
+        return Outcome::NotSent { noted_at, unknown: None };
     }
     let (group, instance) = (one.group.clone(), one.instance.clone());
     Outcome::Terminated { noted_at, group, instance, result: terminate(&shared, one, lock).await }
 }
 
-/// Whether the group takes it out by itself by now, or somebody has set it aside; `None`: AWS does not say.
-async fn aws_shows_it_taken_out(shared: &Shared, one: &Termination) -> Option<bool> {
+/// Whether the desired capacity still counts it. Errors: AWS's, if it did not say.
+async fn is_counted(shared: &Shared, one: &Termination) -> Result<Counted, AwsError> {
     let seen_by = (shared.groups.as_ref(), &shared.aws, &shared.clock);
-    shared.taken_out.shows(&one.instance, &one.group, seen_by).await
+    shared.taken_out.counts(&one.instance, &one.group, seen_by).await
 }
 
 /// Whether its Node, if it is there, still asks for it: the scale-in may have been cancelled, or begun anew, while the hook was

@@ -43,6 +43,7 @@ use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{CHANGED_WITHIN, NodeView, PodName, PodView, may_have_room};
 use crate::dry_run::DryRun;
+use crate::groups::Snapshot;
 use crate::groups::hooks::{HoldStart, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
@@ -84,6 +85,8 @@ struct Observed {
     /// When the record came.
     record_seen: Timestamp,
     leads: bool,
+    /// The groups, as this plan sees them.
+    snapshot: Option<Arc<Snapshot>>,
     instance: Membership,
     our_limit: OurLimit,
     hook: HookState,
@@ -266,6 +269,7 @@ impl Worker {
         let permits = Permits::new(self, leads, now);
         let mut known = PlannedWith::now(&self.shared, self.instance.as_ref());
         let asks_for_its_turn = Cell::new(false);
+        let snapshot = look.snapshot.as_deref();
         let situation = Situation {
             now,
             taint_now: self.shared.clock.latest(),
@@ -291,13 +295,13 @@ impl Worker {
             our_limit: look.our_limit,
             own_pod: self.shared.own_pod.as_ref(),
             attachments: &|| attachments_on(&self.shared, &self.nodes),
-            targets: targets(&self.shared, &node, leads),
-            group_keeps_its_nodes: &|| keeps_its_nodes(&self.shared, &node),
-            may_shrink: &|| may_shrink(&self.shared, &node),
-            is_replaced_first: &|| is_replaced_first(&self.shared, &node),
+            targets: targets(&self.shared, snapshot, &node, leads),
+            group_keeps_its_nodes: &|| keeps_its_nodes(snapshot, &node),
+            may_shrink: &|| may_shrink(&self.shared.nodes, snapshot, &node),
+            is_replaced_first: &|| is_replaced_first(snapshot, &node),
             turn: &|| {
                 asks_for_its_turn.set(true);
-                operator_queue::turn(&self.shared, &node)
+                operator_queue::turn(&self.shared, snapshot, &node)
             },
             permit: &|| permits.ask(),
             held: known.hold,
@@ -448,7 +452,7 @@ impl Worker {
         let instance = membership(snapshot.as_deref(), node);
         self.memory.note_membership(&instance);
         self.memory.note_before(before, node, &instance);
-        self.memory.returns.see_node(node.unschedulable, later(now, cluster_ahead));
+        self.memory.of_scale_in.returns.see_node(node.unschedulable, later(now, cluster_ahead));
         let (twins, is_primary) = self.twins(node);
         for node in twins.iter().map(Arc::as_ref).chain([node]) {
             self.memory.note_ready(node, now);
@@ -473,6 +477,7 @@ impl Worker {
             ahead,
             record_seen,
             leads,
+            snapshot,
             instance,
             our_limit,
             hook,

@@ -73,7 +73,7 @@ async fn work(shared: Arc<Shared>, name: NodeName, at_start: bool) -> NodeName {
     }
 }
 
-/// Reports a panic, and pauses after it. `panics`: how many there were in a row.
+/// Reports a panic, and pauses after it. `panics`: how many this worker has had so far.
 async fn rest(shared: &Arc<Shared>, name: &NodeName, panics: u32, words: &str) {
     let pause = backoff(panics, FIRST_PAUSE, LONGEST_PAUSE);
     shared.metrics.panicked();

@@ -44,13 +44,13 @@ pub enum LogFormat {
     Json,
 }
 
-/// As many lines wait to be written, some megabytes: a thousand nodes that leave at once have some dozen each.
+/// At most this many lines wait to be written, some megabytes: a thousand nodes that leave at once have some dozen each.
 const LINES_WAITING: usize = 8_192;
 
 /// Counts the lines of the program's log that were dropped.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// The last words of a program have as long to be written.
+/// The last words of a program are written within this time, or not at all.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Sends the logs of the whole program to standard error, panics as well, until what it returns is dropped. An error if that has been done
@@ -224,7 +224,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// The text, in no more than `room` bytes: what does not fit ends in an ellipsis.
+/// The text in at most `room` bytes: one that does not fit is cut, and ends in an ellipsis.
 pub(crate) fn cut(text: &str, room: usize) -> String {
     if text.len() <= room {
         return text.to_owned();

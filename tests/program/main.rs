@@ -5,3 +5,4 @@ mod files;
 mod pictures;
 mod readiness;
 mod secrets;
+mod stop;

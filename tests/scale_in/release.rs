@@ -229,6 +229,32 @@ async fn the_same_while_aws_says_nothing_of_the_group() {
     assert_eq!(aws_moments(&scene.world, by_scale_in), [], "a healthy one goes");
 }
 
+/// It waits for the description for five minutes at most: somebody who looks for the reason finds AWS's words.
+#[tokio::test(start_paused = true)]
+async fn a_termination_that_waits_for_a_description_tells_what_aws_answers() {
+    let (log, _guard) = captured::log(Level::WARN);
+    let words = || {
+        let text = log.text();
+        let lines =
+            text.lines().filter(|line| line.contains("could not be looked up before its termination"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let scene = Scene::configured(group(2), config_with(|it| it.flush.default = seconds(10))).await;
+    scene.pass_some(seconds(60)).await;
+    let machine = scene.first();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(900));
+    let began = scene.world.clock.now();
+    scene.until(|_| !words().is_empty()).await;
+    assert!(words()[0].contains("DescribeAutoScalingGroups was throttled"), "{:?}", words());
+    assert_eq!(terminations(&scene.world, &machine), []);
+    scene.until_gone(&machine).await;
+    let sent = terminations(&scene.world, &machine).into_iter().map(|at| at.duration_since(began).as_secs());
+    assert!(matches!(sent.collect::<Vec<_>>()[..], [300..420]), "{}", log.text());
+    assert!((1..=3).contains(&words().len()), "{:?}", words());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_set_aside_since_the_last_description_costs_no_healthy_instance() {
     let refresh_interval = Duration::from_mins(5);

@@ -431,7 +431,7 @@ fn flag<'a>(container: &'a DeployedContainer, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Whether a duration of Go's is none, whatever its unit.
+/// Whether a duration, as Go writes them, is zero, whatever its unit.
 fn is_zero(duration: &str) -> bool {
     !duration.contains(|digit: char| matches!(digit, '1'..='9'))
 }

@@ -42,7 +42,7 @@ use crate::cluster::Leadership;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::{Outage, chain};
 
-/// As many instances are named in the log.
+/// At most this many instances are named in a line of the log.
 const FIRST: usize = 10;
 
 /// Groups at once that are looked at, each by some calls one after the other: slow ones of one group do not hold the others up.
@@ -268,7 +268,9 @@ impl Protection {
         match set.await {
             Ok(Ok(())) => Ok(true),
             Ok(Err(error)) => Err(error),
-            Err(_) => Ok(false),
+            Err(_) => {
+                Err(in_progress("it was cut off: the program is stopping, or its task panicked".to_owned()))
+            }
         }
     }
 

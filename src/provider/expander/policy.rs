@@ -1,9 +1,10 @@
 //! Which options are best: criteria one after the other, each of which leaves what is best by it. Pure.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
 use super::standing::Standing;
 use crate::provider::error::excerpt;
+use crate::words::words;
 
 /// The criteria in their order.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,37 +19,23 @@ pub struct Rule {
     pub tolerance: f64,
 }
 
-/// By what options are told apart. Less is better by each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Criterion {
-    /// Whether all that the group could launch has lately been refused for want of capacity.
-    Capacity,
-    /// The price of the new nodes for each pod that finds room, USD an hour.
-    Price,
-    /// How many of the group's instances AWS has taken back in the last day, for each that it has.
-    Interruptions,
-    /// How many nodes there are in the group's zones, for each of them.
-    ZoneBalance,
-    /// How many nodes would be added.
-    FewestNodes,
+words! {
+    /// By what options are told apart. Less is better by each. In the order that counts if no policy is given.
+    pub Criterion {
+        /// Whether all that the group could launch has lately been refused for want of capacity.
+        Capacity = "capacity",
+        /// The price of the new nodes for each pod that finds room, USD an hour.
+        Price = "price",
+        /// How many of the group's instances AWS has taken back in the last day, for each that it has.
+        Interruptions = "interruptions",
+        /// How many nodes there are in the group's zones, for each of them.
+        ZoneBalance = "zone-balance",
+        /// How many nodes would be added.
+        FewestNodes = "fewest-nodes",
+    }
 }
 
 impl Criterion {
-    /// Every criterion, in the order that counts if no policy is given.
-    pub const ALL: [Self; 5] =
-        [Self::Capacity, Self::Price, Self::Interruptions, Self::ZoneBalance, Self::FewestNodes];
-
-    /// Its name in a policy, in logs and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Capacity => "capacity",
-            Self::Price => "price",
-            Self::Interruptions => "interruptions",
-            Self::ZoneBalance => "zone-balance",
-            Self::FewestNodes => "fewest-nodes",
-        }
-    }
-
     /// What an option has by it. `None`: nobody knows.
     pub fn of(self, standing: &Standing) -> Option<f64> {
         match self {
@@ -61,12 +48,6 @@ impl Criterion {
             Self::ZoneBalance => standing.nodes_a_zone,
             Self::FewestNodes => Some(f64::from(standing.nodes)),
         }
-    }
-}
-
-impl fmt::Display for Criterion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -23,6 +23,7 @@ use crate::prices::{PricedNode, Prices};
 use crate::scale_in::Shared;
 use crate::slots::Slots;
 use crate::telemetry::{RateLimit, chain};
+use crate::words::words;
 
 /// How far back interruptions count.
 const A_DAY: Duration = Duration::from_hours(24);
@@ -56,36 +57,27 @@ impl std::fmt::Debug for Expander {
     }
 }
 
-/// What an answer was decided by: the last criterion that left something out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
-enum DecidedBy {
-    capacity,
-    price,
-    interruptions,
-    zone_balance,
-    fewest_nodes,
-    nothing,
+words! {
+    /// What an answer was decided by: the last criterion that left something out. As the metric has it.
+    DecidedBy {
+        Capacity = "capacity",
+        Price = "price",
+        Interruptions = "interruptions",
+        ZoneBalance = "zone_balance",
+        FewestNodes = "fewest_nodes",
+        Nothing = "nothing",
+    }
 }
 
 impl DecidedBy {
-    const ALL: [Self; 6] = [
-        Self::capacity,
-        Self::price,
-        Self::interruptions,
-        Self::zone_balance,
-        Self::fewest_nodes,
-        Self::nothing,
-    ];
-
     fn of(choice: &Choice) -> Self {
         match choice.decided.last().map(|(criterion, _)| criterion) {
-            Some(Criterion::Capacity) => Self::capacity,
-            Some(Criterion::Price) => Self::price,
-            Some(Criterion::Interruptions) => Self::interruptions,
-            Some(Criterion::ZoneBalance) => Self::zone_balance,
-            Some(Criterion::FewestNodes) => Self::fewest_nodes,
-            None => Self::nothing,
+            Some(Criterion::Capacity) => Self::Capacity,
+            Some(Criterion::Price) => Self::Price,
+            Some(Criterion::Interruptions) => Self::Interruptions,
+            Some(Criterion::ZoneBalance) => Self::ZoneBalance,
+            Some(Criterion::FewestNodes) => Self::FewestNodes,
+            None => Self::Nothing,
         }
     }
 }
@@ -129,7 +121,7 @@ impl Expander {
         Arc::clone(&self.places)
     }
 
-    /// Tells it the time.
+    /// Its clock.
     pub(in crate::provider) fn clock(&self) -> Clock {
         self.shared.clock.clone()
     }

@@ -70,7 +70,7 @@ const RECORDS: SignedDuration = SignedDuration::from_secs(1);
 /// Held instances of a group share one look-up of its hooks if it is no older than this.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// As many groups are asked about at once.
+/// At most this many groups are asked about at once.
 const QUESTIONS_AT_ONCE: usize = 4;
 
 /// What comes this soon after a look at all held instances is taken in by one further look: of one or another of hundreds, something comes all
@@ -475,7 +475,7 @@ fn said_by(record: &Record, ahead: SignedDuration) -> Option<HoldEvidence> {
     let told = record.told_at().map(|at| later(at, -ahead));
     match told {
         Some(_) => Some(HoldEvidence { since: told, held_after: UNSEEN_AFTER }),
-        None if record.release == Release::CompleteHook => {
+        None if record.release == Release::LeftToGroup => {
             Some(HoldEvidence { since: None, held_after: Duration::ZERO })
         }
         None => None,

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::clock::{later, signed};
 
-/// As many are under way at once, and begin at once, save for those that cannot wait.
+/// At most this many are under way, save for those that cannot wait.
 const AT_ONCE: usize = 20;
 
 /// Where more are due, one begins this long after the other, or as many as it takes for all to begin in time.

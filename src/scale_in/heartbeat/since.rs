@@ -23,7 +23,7 @@ pub(super) struct Question {
     pub(super) seen: Timestamp,
 }
 
-/// Asks AWS once since when these instances of a group are held: `None` of one of which it does not say. AWS dates that by its own clock;
+/// Asks AWS once since when these instances of a group are held: `None` for one of which it does not say so. AWS dates that by its own clock;
 /// the result is on ours.
 pub(super) async fn ask(
     aws: &Aws,

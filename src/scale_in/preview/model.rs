@@ -77,7 +77,7 @@ impl<'a> Model<'a> {
         let view = NodeView::from(&node);
         // Where AWS is not asked, the record says whether the group has taken the instance out.
         let by_record = match record.release {
-            Release::CompleteHook => Lifecycle::TerminatingWait,
+            Release::LeftToGroup => Lifecycle::TerminatingWait,
             _ => Lifecycle::InService,
         };
         let lifecycle = member.map_or(by_record, |member| member.lifecycle);
@@ -354,7 +354,7 @@ impl<'a> Model<'a> {
             *self.room.entry(budget.name.clone()).or_default() -= 1;
         }
         if let Some((owner, returned)) = owner {
-            self.memory.returns.asked(owner, returned);
+            self.memory.of_scale_in.returns.asked(owner, returned);
         }
         let grace = self.goes(&uid, grace);
         self.tell(What::Evict, Some(&pod), format!("has {grace} s"));

@@ -182,7 +182,7 @@ fn a_limit_that_only_the_record_knows_of_is_believed() {
     facts.place = Place::Unknown;
     let record = Record {
         release_by: Some(at(NOW + 600)),
-        ..Record::new(Cause::Autoscaler, "web", "i-0123456789abcdef0", Release::CompleteHook, at(NOW))
+        ..Record::new(Cause::Autoscaler, "web", "i-0123456789abcdef0", Release::LeftToGroup, at(NOW))
     };
     let annotations = facts.node.metadata.annotations.get_or_insert_default();
     annotations.insert(names::RECORD.into(), crate::scale_in::record::write(&record));
@@ -318,7 +318,7 @@ fn they_are_told_too_where_only_the_record_knows_the_limit() {
     let table = [
         (Release::Terminate, None, None),
         (Release::TerminateAndDecrement, Some(Duration::from_mins(2)), None),
-        (Release::CompleteHook, Some(Duration::from_hours(2)), None),
+        (Release::LeftToGroup, Some(Duration::from_hours(2)), None),
         (Release::Terminate, None, Some(at(NOW + 3_600))),
     ];
     for (release, option, ends_at) in table {

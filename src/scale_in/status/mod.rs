@@ -33,7 +33,7 @@ pub struct Status {
     pub version: &'static str,
     /// When it was put together.
     pub at: Timestamp,
-    /// What a dry run would have done, the last to come first; `null`: this is none.
+    /// What a dry run would have done, the last to come first; `null`: this is no dry run.
     pub dry_run: Option<Vec<Would>>,
     /// Who leads.
     pub leader: Leader,

@@ -68,7 +68,7 @@ fn the_pods_that_it_waits_for_are_workloads_that_were_asked_to_go_overdue_ones_f
 #[test]
 fn scale_ins_are_unattended_once_five_minutes_have_brought_no_sign_of_work_on_any() {
     let begun = |phase| {
-        Record::new(Cause::LifecycleHook, "g", "i-1", Release::CompleteHook, at(-900))
+        Record::new(Cause::LifecycleHook, "g", "i-1", Release::LeftToGroup, at(-900))
             .entering(phase, at(-800))
     };
     let draining = Record { heartbeat_timeout_seconds: Some(600), ..begun(Phase::Draining) };

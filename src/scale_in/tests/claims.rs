@@ -55,7 +55,7 @@ fn what_is_not_believed_stays_on_no_node_as_a_record() {
         }
         text.to_string()
     };
-    let taken_out = Record { release: Release::CompleteHook, ..of_autoscaler() };
+    let taken_out = Record { release: Release::LeftToGroup, ..of_autoscaler() };
     for text in [
         written(&taken_out, &[]),
         written(&Record { phase: Phase::Releasing, ..taken_out }, &[]),

@@ -152,7 +152,7 @@ fn a_pod_of_a_lost_machine_whose_deletion_is_refused_is_evicted_on() {
 
 #[test]
 fn patience_that_is_over_wakes_nobody() {
-    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).with(pod("web"));
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).with(pod("web"));
     scene.settings.patience = Some(Duration::from_hours(1));
     scene.plan();
     scene.evicted("web");
@@ -166,7 +166,7 @@ fn patience_that_is_over_wakes_nobody() {
 
 #[test]
 fn a_patient_pod_is_evicted_and_named_at_the_moment_patience_ends() {
-    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook);
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup);
     scene.put(pod("db").wishing(names::SAFE_TO_EVICT, "false"));
     scene.settings.patience = Some(Duration::from_hours(1));
     scene.now = at(3_599);

@@ -445,9 +445,16 @@ fn every_reason_has_the_types_that_the_table_names_and_every_constructor_is_test
     for event in &all {
         types.entry(event.reason).or_default().insert(if event.warning { "Warning" } else { "Normal" });
     }
-    let types: Vec<_> =
-        types.into_iter().map(|(reason, types)| (reason, Vec::from_iter(types).join(", "))).collect();
-    assert_eq!(types, Reason::ALL.map(|reason| (reason, reason.types().to_owned())));
+    let row = |(reason, types): (Reason, BTreeSet<&str>)| {
+        let types: Vec<_> = types.into_iter().collect();
+        format!("| `{reason}` | {} |", types.join(", "))
+    };
+    let types: Vec<_> = types.into_iter().map(row).collect();
+    let rows = include_str!("../../../docs/events.md").lines().filter(|line| line.starts_with("| `"));
+    for (row, types) in rows.zip(&types) {
+        assert!(row.starts_with(types), "{types}: {row}");
+    }
+    assert_eq!(types.len(), Reason::ALL.len());
     let constructors = include_str!("../events.rs").matches("pub(super) fn ").count();
     assert_eq!(all.len(), constructors);
 }

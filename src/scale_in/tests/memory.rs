@@ -172,7 +172,7 @@ fn a_daemonset_pod_that_was_asked_to_go_is_not_waited_for_as_one_that_others_rep
         memory.note_daemons(&there, &flush, at(0));
         ask(&mut memory);
         memory.note_daemons(&BTreeMap::new(), &flush, at(1));
-        memory.absences.until(Duration::ZERO)
+        memory.of_scale_in.absences.until(Duration::ZERO)
     };
     assert_eq!(goes(&|_| {}), Some(at(16)), "nobody here has asked it");
     let asking = |memory: &mut Memory| memory.failed(&Task::DeletePod(shipper.uid.clone()), at(0), None);
@@ -306,7 +306,7 @@ fn a_completion_is_forgotten_once_its_instance_is_back_in_service() {
         [(in_group(Lifecycle::TerminatingWait), true), (in_service(30), true), (in_service(31), false)]
     {
         memory.note_membership(&instance);
-        let known = [memory.tries(&Task::Complete).ended, memory.not_held_by_ours_since];
+        let known = [memory.tries(&Task::Complete).ended, memory.of_scale_in.not_held_by_ours_since];
         assert_eq!(known.map(|at| at.is_some()), [is_known; 2], "{instance:?}");
     }
 }

@@ -376,7 +376,7 @@ fn a_notice_does_not_wait_behind_a_persons_request() {
 fn at_the_minimum_a_machine_that_aws_ends_is_replaced_and_not_opened_again() {
     let mut scene = told(node().with(pod("web")).by_autoscaler(), spot(120));
     scene.plan();
-    scene.memory.at_minimum_since = Some(at(0));
+    scene.memory.of_scale_in.at_minimum_since = Some(at(0));
     scene.plan();
     assert_eq!((scene.record().release, spec(&scene).0), (Release::Terminate, true));
 }
@@ -407,7 +407,7 @@ fn a_node_that_cluster_autoscaler_is_draining_is_not_replaced_when_a_notice_come
     assert_eq!(noticed(drained(), Cause::SpotInterruption, true), Release::TerminateAndDecrement);
     assert_eq!(noticed(drained(), Cause::ScheduledEvent, true), Release::TerminateAndDecrement);
     assert_eq!(noticed(drained(), Cause::SpotInterruption, false), Release::Terminate, "at the minimum");
-    assert_eq!(noticed(drained(), Cause::StateChange, true), Release::CompleteHook);
+    assert_eq!(noticed(drained(), Cause::StateChange, true), Release::LeftToGroup);
     assert_eq!(noticed(node(), Cause::SpotInterruption, true), Release::Terminate, "nobody wants fewer");
 }
 

@@ -129,7 +129,7 @@ fn a_request_that_waits_for_its_turn_has_been_taken_up_by_whoever_has_its_group(
 fn a_request_that_has_to_wait_or_cannot_be_met_keeps_nothing_from_draining_that_a_hook_holds_for_its_root_volume()
  {
     for (word, may_shrink, cause, release) in [
-        ("now", false, Cause::LifecycleHook, Release::CompleteHook),
+        ("now", false, Cause::LifecycleHook, Release::LeftToGroup),
         ("now", true, Cause::Operator, Release::TerminateAndDecrement),
         ("replace", true, Cause::Operator, Release::Terminate),
     ] {
@@ -333,7 +333,7 @@ fn words_that_mean_nothing_are_not_remembered_for_ever() {
 fn what_came_back_in_a_scale_in_that_was_called_off_is_asked_in_the_next() {
     let came_back = PodView { tolerates_cordon: true, created: Some(at(100)), ..pod("web") };
     let mut scene = node().by_autoscaler().with(came_back.clone());
-    scene.memory.returns.asked(came_back.owner(), true);
+    scene.memory.of_scale_in.returns.asked(came_back.owner(), true);
     scene.later(200);
     let stays = pod("stays").going(900);
     scene.put(stays);
@@ -354,7 +354,7 @@ fn what_comes_back_for_ever_is_asked_a_last_time_once_the_others_have_gone_or_it
         if let Some(limit) = limit {
             scene = scene.until(limit);
         }
-        scene.memory.returns.asked(came_back.owner(), true);
+        scene.memory.of_scale_in.returns.asked(came_back.owner(), true);
         let asked = (1..4_000).find(|second| {
             scene.now = at(*second);
             if *second == stays {

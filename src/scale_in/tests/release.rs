@@ -99,7 +99,7 @@ fn a_pod_whose_last_call_failed_again_and_again_hears_of_its_end_when_that_comes
 
 #[test]
 fn a_hook_that_nobody_has_seen_holding_limits_no_drain_and_its_time_out_is_noted_once_it_does() {
-    let mut scene = node().hooked(60).asked_by(Cause::LifecycleHook, Release::CompleteHook);
+    let mut scene = node().hooked(60).asked_by(Cause::LifecycleHook, Release::LeftToGroup);
     scene.instance = in_group(Lifecycle::TerminatingWait);
     // Longer than the hook holds.
     scene.put(pod("db").grace(10_800).labelled("db"));
@@ -209,7 +209,7 @@ fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_und
     scene.terminated(&Ok(()));
     scene.instance = in_group(Lifecycle::Terminating);
     scene.plan();
-    assert_eq!(scene.record().release, Release::CompleteHook);
+    assert_eq!(scene.record().release, Release::LeftToGroup);
     assert_eq!(scene.record().release_by, Some(at(5_940)), "100 times the heartbeat time-out, less one");
     scene.instance = in_group(Lifecycle::TerminatingWait);
     scene.remove("web");
@@ -226,7 +226,7 @@ fn an_instance_in_terminating_wait_is_drained_if_the_hook_is_ours() {
     scene.instance = in_group(Lifecycle::TerminatingWait);
     assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);
     let record = scene.record();
-    assert_eq!((record.cause, record.release), (Cause::LifecycleHook, Release::CompleteHook));
+    assert_eq!((record.cause, record.release), (Cause::LifecycleHook, Release::LeftToGroup));
     assert_eq!(record.release_by, Some(at(169_200)), "48 hours at most, less one heartbeat time-out");
     assert_eq!(evictions(&scene.plan()).len(), 1);
     let mut scene = node().with(pod("web"));
@@ -348,7 +348,7 @@ fn the_nearer_deadline_of_an_earlier_run_stands_where_it_is_not_known_since_when
         [(true, 500, 500), (false, 500, 5_950), (true, 9_000, 5_950), (true, 10, 5_950)]
     {
         let mut scene =
-            node().hooked(60).with(pod("web")).asked_by(Cause::LifecycleHook, Release::CompleteHook);
+            node().hooked(60).with(pod("web")).asked_by(Cause::LifecycleHook, Release::LeftToGroup);
         let record = Record { release_by: Some(at(written)), ..scene.record() };
         scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
         scene.instance = in_group(Lifecycle::TerminatingWait);
@@ -361,7 +361,7 @@ fn the_nearer_deadline_of_an_earlier_run_stands_where_it_is_not_known_since_when
 
 #[test]
 fn the_time_out_of_a_hook_is_on_record_only_of_an_instance_that_leaves_by_it() {
-    for (release, seconds) in [(Release::CompleteHook, Some(60)), (Release::Terminate, None)] {
+    for (release, seconds) in [(Release::LeftToGroup, Some(60)), (Release::Terminate, None)] {
         let mut scene = node().hooked(60).with(pod("web")).asked_by(Cause::Operator, release);
         scene.instance = in_group(Lifecycle::ReplacingVolumeWait);
         scene.held_since = Some(at(0));
@@ -478,7 +478,7 @@ fn that_ebbtide_does_not_drain_a_node_which_its_group_ends_is_told_once_if_workl
 #[test]
 fn that_anothers_hook_is_all_that_holds_an_instance_is_told_once_a_refresh_shows_it() {
     let released = || {
-        let record = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).in_phase(Phase::Releasing);
+        let record = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).in_phase(Phase::Releasing);
         let mut scene = record.hooked(60);
         scene.instance = in_group(Lifecycle::TerminatingWait);
         scene.held_since = Some(at(0));
@@ -843,7 +843,7 @@ fn an_instance_that_somebody_moves_to_another_group_is_let_be_unless_it_has_been
     assert!(goes_on(asked(), Lifecycle::Terminating), "its group there ends it");
     let told = node().by_autoscaler().in_phase(Phase::Releasing);
     assert!(goes_on(told, Lifecycle::InService), "AWS was told");
-    let taken_out = node().asked_by(Cause::StateChange, Release::CompleteHook).with(pod("web"));
+    let taken_out = node().asked_by(Cause::StateChange, Release::LeftToGroup).with(pod("web"));
     assert!(goes_on(taken_out, Lifecycle::Standby), "its group had taken it out");
     // Somebody has written another's name into the record.
     let mut claimed = asked();
@@ -1023,7 +1023,7 @@ fn a_deadline_counts_from_when_the_hold_began_whatever_the_record_says() {
 fn a_workload_that_comes_before_the_release_is_drained_first() {
     for hooked in [false, true] {
         let mut scene = if hooked {
-            node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60)
+            node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(60)
         } else {
             node().by_autoscaler()
         };
@@ -1043,7 +1043,7 @@ fn a_workload_that_comes_before_the_release_is_drained_first() {
 #[test]
 fn a_workload_that_comes_while_the_instance_is_not_let_go_yet_leaves_first() {
     let releasing = |hooked: bool| {
-        let scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        let scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup);
         let mut scene = if hooked { scene.hooked(60) } else { scene };
         scene.instance = in_group(Lifecycle::Terminating);
         scene.in_phase(Phase::Releasing).with(pod("late"))
@@ -1074,7 +1074,7 @@ fn a_workload_that_comes_while_the_instance_is_not_let_go_yet_leaves_first() {
 #[test]
 fn that_load_balancers_let_go_of_an_instance_first_is_told() {
     for (hooked, told) in [(true, vec!["ScaleInWaiting"]), (false, vec![])] {
-        let scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        let scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup);
         let mut scene = if hooked { scene.hooked(60) } else { scene };
         scene.instance = in_group(Lifecycle::Terminating);
         let mut scene = scene.in_phase(Phase::Releasing);
@@ -1097,7 +1097,7 @@ fn that_aws_does_not_describe_the_groups_is_told_of_a_release_that_waits() {
         in_group(Lifecycle::WarmPendingWait),
         Membership::Unknown,
     ] {
-        let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(600);
+        let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(600);
         scene.instance = instance.clone();
         let mut scene = scene.in_phase(Phase::Releasing);
         scene.memory.note_completion(&Ok(()), scene.now);
@@ -1117,7 +1117,7 @@ fn that_aws_does_not_describe_the_groups_is_told_of_a_release_that_waits() {
     }
     // Nothing more is to be done for these.
     for instance in [in_group(Lifecycle::Warmed), Membership::Elsewhere { seen: at(0) }] {
-        let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(600);
+        let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(600);
         scene.instance = instance;
         let mut scene = scene.in_phase(Phase::Releasing);
         scene.later(120);
@@ -1131,7 +1131,7 @@ fn what_the_group_takes_out_by_itself_is_not_replaced() {
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);
     assert_eq!(all(&scene.plan())[1..], [gives_up(&scene)]);
-    assert_eq!(scene.record().release, Release::CompleteHook);
+    assert_eq!(scene.record().release, Release::LeftToGroup);
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     scene.plan();
     scene.instance = in_group(Lifecycle::TerminatingWait);
@@ -1187,7 +1187,7 @@ fn in_service_at(second: i64) -> Membership {
 fn a_refused_decrement_gives_the_node_back_only_once_a_later_look_shows_its_instance_in_service() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.later(20);
-    scene.memory.at_minimum_since = Some(at(10));
+    scene.memory.of_scale_in.at_minimum_since = Some(at(10));
     scene.instance = in_service_at(9);
     let plan = scene.plan();
     assert_eq!((reasons(&plan), plan.actions), (vec![], vec![Action::Refresh]));
@@ -1305,7 +1305,7 @@ fn a_person_is_told_at_once_that_the_group_cannot_shrink() {
 
 #[test]
 fn a_written_deadline_is_neither_applied_nor_replaced_until_the_hook_is_known() {
-    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).with(pod("web"));
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).with(pod("web"));
     let forged = Record { release_by: Some(at(50)), ..scene.record() };
     scene.patch(&node_patch::with_record(&scene.view(), &forged, scene.now));
     scene.hook = HookState::Unknown;

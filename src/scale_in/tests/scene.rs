@@ -342,7 +342,7 @@ impl Scene {
         self.memory.claims.see(&view, self.from_another_run, later(self.now, self.ahead));
         self.memory.note_membership(&self.instance);
         let cluster_ahead = self.cluster_ahead.unwrap_or(self.ahead);
-        self.memory.returns.see_node(view.unschedulable, later(self.now, cluster_ahead));
+        self.memory.of_scale_in.returns.see_node(view.unschedulable, later(self.now, cluster_ahead));
         self.memory.note_ready(&view, self.now);
         self.memory.note_listed(self.pods.is_some() && !self.is_relisting, self.now);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()), self.now);

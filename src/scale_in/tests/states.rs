@@ -20,7 +20,7 @@ use crate::scale_in::turn::Turn;
 
 #[test]
 fn an_instance_in_service_again_ends_its_scale_in_once_a_new_refresh_shows_it_and_its_node_is_ready() {
-    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60);
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(60);
     shown(&mut scene, Lifecycle::InService);
     scene.later(10);
     shown(&mut scene, Lifecycle::InService);
@@ -39,7 +39,7 @@ fn an_instance_in_service_again_ends_its_scale_in_once_a_new_refresh_shows_it_an
 #[test]
 fn an_instance_that_an_earlier_run_had_ended_is_not_back_before_that_shows_for_certain() {
     let told = || {
-        let mut scene = node().asked_by(Cause::Autoscaler, Release::CompleteHook).hooked(60).with(pod("web"));
+        let mut scene = node().asked_by(Cause::Autoscaler, Release::LeftToGroup).hooked(60).with(pod("web"));
         let record = Record { terminate_at: Some(at(0)), ..scene.record() };
         scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
         scene
@@ -68,7 +68,7 @@ fn what_aws_ends_leaves_for_good_though_its_instance_is_in_service_again_unless_
     // When AWS ends the machine, and whether that counts when it is seen in service again.
     for (end, counts) in [(at(120), true), (at(200_000), true), (at(-200), false)] {
         let mut scene = node()
-            .asked_by(Cause::LifecycleHook, Release::CompleteHook)
+            .asked_by(Cause::LifecycleHook, Release::LeftToGroup)
             .in_phase(Phase::Releasing)
             .hooked(60)
             .with(pod("logs").daemon());
@@ -101,10 +101,8 @@ fn what_aws_ends_leaves_for_good_though_its_instance_is_in_service_again_unless_
 #[test]
 fn an_end_that_has_just_passed_keeps_the_node_of_an_instance_that_is_back_closed_for_a_while() {
     let back_at = |is_ready: &str| {
-        let mut scene = node()
-            .asked_by(Cause::LifecycleHook, Release::CompleteHook)
-            .in_phase(Phase::Releasing)
-            .hooked(60);
+        let mut scene =
+            node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).in_phase(Phase::Releasing).hooked(60);
         let record = Record { ends_at: Some(at(20)), ..scene.record() };
         scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
         ready(&mut scene, is_ready);
@@ -125,7 +123,7 @@ fn an_end_that_has_just_passed_keeps_the_node_of_an_instance_that_is_back_closed
 fn a_request_for_a_node_whose_instance_is_in_service_again_begins_anew() {
     for (seconds, begins) in [(0, false), (31, true)] {
         let mut scene = node()
-            .asked_by(Cause::LifecycleHook, Release::CompleteHook)
+            .asked_by(Cause::LifecycleHook, Release::LeftToGroup)
             .in_phase(Phase::Releasing)
             .with(pod("web"));
         scene.plan();
@@ -141,7 +139,7 @@ fn a_request_for_a_node_whose_instance_is_in_service_again_begins_anew() {
 /// Else cluster-autoscaler would count it as a node to come for ever, and remove it never.
 #[test]
 fn a_node_that_does_not_become_ready_when_its_instance_is_back_leaves_no_more() {
-    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60);
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(60);
     ready(&mut scene, "False");
     // A launching hook may take its time.
     for _ in 0..20 {
@@ -159,7 +157,7 @@ fn a_node_that_does_not_become_ready_when_its_instance_is_back_leaves_no_more() 
 #[test]
 fn one_description_from_before_does_not_end_the_scale_in_of_what_the_group_has_taken_out_in_mid_drain() {
     let mut scene =
-        node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60).with(pod("web").going(900));
+        node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(60).with(pod("web").going(900));
     scene.later(300);
     for lifecycle in [Lifecycle::TerminatingWait, Lifecycle::InService, Lifecycle::TerminatingWait] {
         shown(&mut scene, lifecycle);
@@ -180,7 +178,7 @@ fn only_a_kubelet_that_has_become_ready_since_the_release_has_adopted_the_node_o
         scene.patch(&json!({ "status": { "conditions": [ready] } }));
     };
     let mut scene =
-        node().asked_by(Cause::LifecycleHook, Release::CompleteHook).in_phase(Phase::Releasing).hooked(60);
+        node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).in_phase(Phase::Releasing).hooked(60);
     ready_since(&mut scene, at(0));
     for _ in 0..4 {
         scene.instance = Membership::Elsewhere { seen: scene.now };
@@ -211,7 +209,7 @@ fn in_a_warm_pool_a_node_is_not_marked_again() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     shown(&mut scene, Lifecycle::Warmed);
     scene.plan();
-    assert_eq!(scene.record().release, Release::CompleteHook, "it is not to be terminated");
+    assert_eq!(scene.record().release, Release::LeftToGroup, "it is not to be terminated");
     scene.patch(&json!({ "spec": { "taints": null, "unschedulable": null } }));
     for _ in 0..3 {
         scene.plan();
@@ -245,7 +243,7 @@ fn an_instance_that_one_refresh_does_not_show_is_not_taken_for_replaced() {
     assert!(!all(&scene.plan()).iter().any(gives_up), "somebody speaks for it");
     ready(&mut scene, "Unknown");
     assert!(all(&scene.plan()).iter().any(gives_up), "two show it");
-    assert_eq!(scene.record().release, Release::CompleteHook);
+    assert_eq!(scene.record().release, Release::LeftToGroup);
 }
 
 #[test]
@@ -294,13 +292,13 @@ fn a_record_that_was_taken_off_once_aws_was_told_goes_on_as_it_was_under_the_hoo
         let told = (record.terminate_at, record.void_termination);
         (record.cause, record.requested_at, record.limited_since, told)
     };
-    assert_eq!((of(scene.record()), scene.record().release), (of(lost), Release::CompleteHook));
+    assert_eq!((of(scene.record()), scene.record().release), (of(lost), Release::LeftToGroup));
 }
 
 #[test]
 fn taking_the_record_off_under_the_hook_brings_back_no_limit_that_passed_before_it_was_set() {
     for is_set_before in [true, false] {
-        let mut scene = node().hooked(600).asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        let mut scene = node().hooked(600).asked_by(Cause::LifecycleHook, Release::LeftToGroup);
         shown(&mut scene, Lifecycle::TerminatingWait);
         scene.held_since = Some(at(0));
         scene.put(pod("web").grace(600).labelled("web"));
@@ -350,7 +348,7 @@ fn the_record_follows_an_instance_into_another_group_and_notes_when_it_is_gone_f
     for (second, release) in [
         (0, Release::TerminateAndDecrement),
         (59, Release::TerminateAndDecrement),
-        (60, Release::CompleteHook),
+        (60, Release::LeftToGroup),
     ] {
         scene.now = at(second);
         scene.instance = Membership::Elsewhere { seen: scene.now };
@@ -372,8 +370,8 @@ fn the_node_of_an_instance_that_is_gone_is_deleted_after_a_while_unless_a_kubele
         scene
     };
     let table = [
-        ("Unknown", Release::CompleteHook, None, true),
-        ("True", Release::CompleteHook, None, false),
+        ("Unknown", Release::LeftToGroup, None, true),
+        ("True", Release::LeftToGroup, None, false),
         ("Unknown", Release::Terminate, None, false),
         ("Unknown", Release::Terminate, Some(300), true),
         ("Unknown", Release::Terminate, Some(900), false),
@@ -390,7 +388,7 @@ fn the_node_of_an_instance_that_is_gone_is_deleted_after_a_while_unless_a_kubele
         assert!(!plans.iter().any(|plan| plan.actions.contains(&Action::Refresh)), "one is enough");
     }
     // Or its record, which somebody has taken off too late, says so.
-    let mut scene = gone("Unknown", Release::CompleteHook, None);
+    let mut scene = gone("Unknown", Release::LeftToGroup, None);
     scene.memory.lost = Some(scene.record());
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
     for (second, expected) in [(299, false), (300, true)] {
@@ -398,7 +396,7 @@ fn the_node_of_an_instance_that_is_gone_is_deleted_after_a_while_unless_a_kubele
         scene.instance = Membership::Elsewhere { seen: scene.now };
         assert_eq!((0..4).any(|_| deletes(&scene.plan())), expected, "{second}");
     }
-    let mut scene = gone("Unknown", Release::CompleteHook, None);
+    let mut scene = gone("Unknown", Release::LeftToGroup, None);
     scene.now = at(299);
     scene.instance = Membership::Elsewhere { seen: scene.now };
     (0..4).for_each(|_| drop(scene.plan()));
@@ -418,7 +416,7 @@ fn that_the_hook_ends_early_as_aws_takes_no_heartbeats_is_told_until_the_node_is
         (Draining, None, false),
     ] {
         let mut scene =
-            node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60).in_phase(phase);
+            node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(60).in_phase(phase);
         (scene.held_since, scene.hold_ends) = (Some(at(-10)), ends.map(at));
         scene.put(pod("web").going(900));
         let event = ends.map(|ends| Action::Announce(events::hook_ending("ebbtide", "g", "i-1", at(ends))));
@@ -434,7 +432,7 @@ fn somebody_elses_completion_of_our_hook_is_told_while_the_node_drains() {
         [(Phase::Draining, false, true), (Phase::Draining, true, false), (Phase::Releasing, false, false)]
     {
         let mut scene =
-            node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60).in_phase(phase);
+            node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(60).in_phase(phase);
         scene.put(pod("web").going(900));
         shown(&mut scene, Lifecycle::TerminatingProceed);
         if completed {
@@ -449,7 +447,7 @@ fn somebody_elses_completion_of_our_hook_is_told_while_the_node_drains() {
 #[test]
 fn the_end_of_a_hold_is_told_where_our_hook_is_deleted_meanwhile_and_of_no_hook_that_never_was() {
     for (held, by_ours, told) in [(true, true, true), (false, true, false), (false, false, false)] {
-        let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook);
+        let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup);
         scene.put(pod("web").going(900));
         if held {
             let record = Record { heartbeat_timeout_seconds: Some(60), ..scene.record() };
@@ -463,10 +461,10 @@ fn the_end_of_a_hold_is_told_where_our_hook_is_deleted_meanwhile_and_of_no_hook_
 
 #[test]
 fn the_end_of_a_hold_is_told_where_a_second_description_shows_the_instance_no_more() {
-    use Release::{CompleteHook, TerminateAndDecrement};
+    use Release::{LeftToGroup, TerminateAndDecrement};
     // While AWS takes heartbeats for it, it is held, whatever descriptions leave out.
     let table =
-        [(CompleteHook, false, true), (CompleteHook, true, false), (TerminateAndDecrement, false, false)];
+        [(LeftToGroup, false, true), (LeftToGroup, true, false), (TerminateAndDecrement, false, false)];
     for (release, renewed, told) in table {
         let mut scene = node().asked_by(Cause::LifecycleHook, release).hooked(60);
         (scene.held_since, scene.hold_is_renewed) = (Some(at(0)), renewed);
@@ -518,7 +516,7 @@ fn what_aws_may_have_heard_during_the_drain_is_not_said_again_after_the_flush() 
 #[test]
 fn a_completed_hook_is_completed_again_only_after_a_newer_refresh() {
     let mut scene =
-        node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60).in_phase(Phase::Releasing);
+        node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).hooked(60).in_phase(Phase::Releasing);
     shown(&mut scene, Lifecycle::TerminatingWait);
     assert!(touches_aws(&scene.plan()));
     scene.memory.worked(&Task::Complete, scene.now);
@@ -541,7 +539,7 @@ fn until_a_node_is_closed_a_pod_may_be_on_its_way_to_it() {
 
 #[test]
 fn a_refresh_counts_half_a_minute_after_the_last_write_of_the_record() {
-    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).with(pod("web").going(900));
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::LeftToGroup).with(pod("web").going(900));
     scene.now = at(10);
     shown(&mut scene, Lifecycle::InService);
     scene.plan();

@@ -43,7 +43,7 @@ fn a_node_that_its_group_ends_without_a_hook_is_drained_at_once_and_left_to_the_
     assert_eq!(spec(&scene), (true, vec![names::TO_BE_DELETED.to_owned()], true));
     let record = scene.record();
     let begun = (record.cause, record.release, record.release_by, record.terminate_at);
-    assert_eq!(begun, (Cause::StateChange, Release::CompleteHook, None, None));
+    assert_eq!(begun, (Cause::StateChange, Release::LeftToGroup, None, None));
     assert_eq!(
         evictions(&scene.plan()),
         [("web".into(), None)],
@@ -95,7 +95,7 @@ fn the_drain_begins_when_its_pods_are_known_and_that_nothing_holds_the_instance_
 /// No hook holds a machine that EC2 stops.
 #[test]
 fn of_a_machine_that_somebody_stops_it_is_not_told_when_its_group_ends_it() {
-    let mut scene = node().asked_by(Cause::StateChange, Release::CompleteHook).with(pod("web"));
+    let mut scene = node().asked_by(Cause::StateChange, Release::LeftToGroup).with(pod("web"));
     scene.plan();
     shown(&mut scene, Lifecycle::Terminating);
     assert_eq!(times_told(&scene.plan()), 0);
@@ -151,7 +151,7 @@ fn a_request_for_such_a_node_waits_for_nobody_and_changes_no_size() {
         let plan = scene.plan();
         assert_eq!(reasons(&plan), ["ScaleInNotHeld", "ScaleInDraining"], "{word}");
         let record = scene.record();
-        assert_eq!((record.cause, record.release), (Cause::StateChange, Release::CompleteHook), "{word}");
+        assert_eq!((record.cause, record.release), (Cause::StateChange, Release::LeftToGroup), "{word}");
         let gives_up = |action: &Action| matches!(action, Action::GiveUpReplacement { .. });
         assert!(!all(&plan).iter().chain(&all(&scene.plan())).any(gives_up), "{word}");
     }
@@ -192,7 +192,7 @@ fn what_somebody_takes_the_record_off_of_before_its_drain_is_over_goes_on_as_it_
         phase,
         terminate_at,
         void_termination,
-        ..Record::new(Cause::Autoscaler, "g", "i-1", Release::CompleteHook, at(-500))
+        ..Record::new(Cause::Autoscaler, "g", "i-1", Release::LeftToGroup, at(-500))
     };
     for lost in [
         // Its hook, which was to hold it, has been taken off.

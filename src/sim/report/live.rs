@@ -131,9 +131,7 @@ fn record_words(value: &str) -> Option<String> {
 fn phase_words(record: &Record) -> Option<String> {
     Some(match record.phase {
         // The record written once the hook holds the instance: AWS's journal tells that.
-        Phase::Draining
-            if record.cause != Cause::LifecycleHook && record.release == Release::CompleteHook =>
-        {
+        Phase::Draining if record.cause != Cause::LifecycleHook && record.release == Release::LeftToGroup => {
             return None;
         }
         Phase::Draining => format!("draining (cause {})", record.cause),

@@ -160,7 +160,7 @@ fn state(instance: &Instance) -> Option<InstanceState> {
         .filter(|s| *s != InstanceState::Unspecified)
 }
 
-/// An error's code; an error without a code is none.
+/// The code of the instance's error; an error without a code does not count.
 fn error_code(instance: &Instance) -> Option<&str> {
     let error = instance.status.as_ref()?.error_info.as_ref()?;
     (!error.error_code.is_empty()).then_some(error.error_code.as_str())

@@ -190,7 +190,7 @@ fn told() -> Scenario {
     scenario.recorded(0, Phase::Draining, Release::TerminateAndDecrement);
     scenario.terminate_called(100, Outcome::Answered).terminating(100, TerminationCause::Request);
     scenario.held(100).desired(100, 3, 2);
-    scenario.recorded(200, Phase::Draining, Release::CompleteHook);
+    scenario.recorded(200, Phase::Draining, Release::LeftToGroup);
     scenario.asked(200, "web-7f9c-a", By::Eviction, 60);
     for milliseconds in [200, 4_200, 8_300, 12_300] {
         scenario.refused(milliseconds, "web-7f9c-b", "web");
@@ -198,9 +198,9 @@ fn told() -> Scenario {
     }
     scenario.exited(12_400, "web-7f9c-a").asked(12_500, "web-7f9c-b", By::Eviction, 60);
     scenario.heartbeat(15_000).heartbeat(30_000).exited(41_200, "web-7f9c-b");
-    scenario.recorded(41_250, Phase::Flushing, Release::CompleteHook);
+    scenario.recorded(41_250, Phase::Flushing, Release::LeftToGroup);
     scenario.said(41_250, "ScaleInFlushing", "the last workload has exited");
-    scenario.recorded(46_250, Phase::Releasing, Release::CompleteHook);
+    scenario.recorded(46_250, Phase::Releasing, Release::LeftToGroup);
     scenario.completed(46_300).gone(48_300);
     scenario
 }

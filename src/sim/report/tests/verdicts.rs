@@ -207,7 +207,7 @@ fn a_scale_in_that_does_not_end_fails_and_one_that_is_called_off_does_not() {
 fn a_slow_flush_fails_unless_the_program_was_down() {
     let mut scenario = told();
     scenario.without(|what| what.contains("Flushing") && what.starts_with("NodeChanged"));
-    scenario.recorded(41_500, Phase::Flushing, Release::CompleteHook);
+    scenario.recorded(41_500, Phase::Flushing, Release::LeftToGroup);
     assert_eq!(
         (failed(&scenario), found(&scenario, FLUSH)),
         (vec![FLUSH], Number::Span(Some(Seconds::milliseconds(300))))
