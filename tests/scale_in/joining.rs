@@ -127,29 +127,36 @@ async fn a_launch_that_comes_through_in_mid_drain_changes_nothing() {
 /// Its machine would end with all that runs there, for want of a Node.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_a_stale_watch_cache_does_not_show_is_drained_before_its_instance_is_let_go() {
-    // How long lists fail as well.
-    for failing in [0, 600] {
-        behind_a_stale_cache(Scene::with(held_group(2, 30)).await, failing).await;
+    // How long lists fail as well, at once or after half a minute.
+    let fails = Fault::EtcdTimedOut { took_effect: false };
+    for (timeout, fault) in [
+        (30, None),
+        (30, Some((fails.clone(), 600))),
+        (30, Some((Fault::Slow(seconds(100)), 600))),
+        (300, Some((fails, 1_000))),
+    ] {
+        behind_a_stale_cache(Scene::with(held_group(2, timeout)).await, fault).await;
     }
 }
 
-async fn behind_a_stale_cache(scene: Scene, failing: u64) {
+async fn behind_a_stale_cache(scene: Scene, fault: Option<(Fault, u64)>) {
     scene.world.cluster.stall_watch_cache::<Node>();
     let machine = third(&scene).await;
     scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
     scene.pass_some(seconds(300)).await;
-    if failing > 0 {
-        scene.world.cluster.fail_next(
-            u32::MAX,
-            Verb::List,
-            "nodes",
-            Fault::EtcdTimedOut { took_effect: false },
-        );
+    let failing = fault.as_ref().map_or(0, |(_, failing)| *failing);
+    if let Some((fault, _)) = fault {
+        scene.world.cluster.fail_next(u32::MAX, Verb::List, "nodes", fault);
     }
     scene.scale_in(&machine, Cause::Group).await;
     scene.pass_some(seconds(failing)).await;
-    assert!(failing == 0 || !is_asked(&scene.world, "web"), "nobody knows of it");
+    let is_slow = matches!(fault, Some((Fault::Slow(_), _)));
+    assert!(failing == 0 || is_slow || !is_asked(&scene.world, "web"), "nobody knows of it");
     scene.world.cluster.no_more_faults();
+    let well_since = scene.world.clock.now();
+    scene.until(|w| is_asked(w, "web")).await;
+    let waited = scene.world.clock.now().duration_since(well_since).as_secs();
+    assert!(failing == 0 || waited <= 45, "asked {waited} s after lists work again");
     scene.until_released(&machine).await;
     assert!(has_exited(&scene.world, "web"));
     scene.assert_left_well(&machine);

@@ -12,6 +12,7 @@ mod pace;
 mod since;
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,10 @@ const NOT_OPEN: SignedDuration = SignedDuration::from_secs(5);
 /// Longest wait for a look-up of the hooks before a first heartbeat.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// The instance is not ours to hold now: tried again after this time. Half the shortest time-out AWS allows, as our hook
+/// A list of Nodes that takes longer is waited for with heartbeats.
+const LISTED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The instance is not ours to hold now, or lists do not say whether it has a Node: tried again after this time. Half the shortest time-out AWS allows, as our hook
 /// may have been added since the last refresh.
 const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
 
@@ -387,8 +391,7 @@ async fn ask_since(shared: Arc<Shared>, group: GroupName, questions: Vec<Questio
 }
 
 async fn send(shared: Arc<Shared>, mut one: DueInstance, step: Step) -> Done {
-    // Until that is certain, the hook must not time out.
-    let is_doubtful = step == Step::Complete && !is_without_node(&shared, &one.instance).await;
+    let is_doubtful = step == Step::Complete && !is_certainly_without_node(&shared, &mut one).await;
     let step = if is_doubtful { Step::Heartbeat } else { step };
     let (pause, error) = if step == Step::Terminate {
         match terminate::retained(&shared, one.group.clone(), one.instance.clone()).await {
@@ -399,7 +402,21 @@ async fn send(shared: Arc<Shared>, mut one: DueInstance, step: Step) -> Done {
     } else {
         tell_hook(&shared, &mut one, step).await
     };
+    let pause = if is_doubtful { pause.min(FOREIGN) } else { pause };
     Done::Step { one, step, pause, error }
+}
+
+/// Whether an instance certainly has no Node. A list may take half a minute and more: the hook must not time out meanwhile.
+async fn is_certainly_without_node(shared: &Shared, one: &mut DueInstance) -> bool {
+    let instance = one.instance.clone();
+    let mut look = pin!(is_without_node(shared, &instance));
+    let mut wait = LISTED_WITHIN;
+    loop {
+        if let Ok(is_certain) = timeout(wait, look.as_mut()).await {
+            return is_certain;
+        }
+        wait = tell_hook(shared, one, Step::Heartbeat).await.0.unsigned_abs();
+    }
 }
 
 /// What becomes of a held instance.
