@@ -24,6 +24,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A watch that runs this long without a failure works: the pauses begin anew.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
 
+/// A watch that fails does so at least this often, pauses included: after a longer time without a failure it had worked meanwhile, even if
+/// there was no event to show it.
+const FAILS_WITHIN: Duration = Duration::from_secs(90);
+
 /// Where the events of a watch go.
 pub trait Sink<K> {
     /// What is kept of an object.
@@ -70,6 +74,7 @@ where
             Err(error) => {
                 is_behind = true;
                 sink.connected(false);
+                let _ = outage.recovered_after(FAILS_WITHIN);
                 if has_expired(&error) {
                     tracing::debug!(kind, "the watch has expired: listed anew");
                 // Not at every try.
@@ -310,6 +315,23 @@ mod tests {
             assert_eq!(*told.0.lock(), ["broken", "listed", "connected"]);
             assert_eq!(!log.text().is_empty(), warns, "{}", log.text());
         }
+    }
+
+    /// As that of volume attachments: of renewals and bookmarks nothing is heard.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_breaks_after_a_quarter_of_an_hour_without_an_event_has_not_been_broken_as_long() {
+        let (log, _guard) = captured::log(Level::INFO);
+        let breaks = futures::stream::iter([0, 5, 900]).then(async |after| {
+            tokio::time::sleep(Duration::from_secs(after)).await;
+            failed()
+        });
+        reflect(breaks, &Told::default()).await;
+        let text = log.text();
+        assert_eq!(
+            (text.matches("the watch broke").count(), text.matches("outage_seconds=0").count()),
+            (2, 2),
+            "{text}"
+        );
     }
 
     fn failed() -> watcher::Result<Event<Node>> {

@@ -131,7 +131,7 @@ async fn a_node_that_a_stale_watch_cache_does_not_show_is_drained_before_its_ins
     let fails = Fault::EtcdTimedOut { took_effect: false };
     for (timeout, fault) in [
         (30, None),
-        (30, Some((fails.clone(), 600))),
+        (30, Some((fails, 600))),
         (30, Some((Fault::Slow(seconds(100)), 600))),
         (300, Some((fails, 1_000))),
     ] {
