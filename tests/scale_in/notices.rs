@@ -735,6 +735,46 @@ async fn maintenance_that_stuck_drains_make_wait_is_answered_a_day_before_it_com
     assert_eq!(under_way(&scene.world, &machines), 6);
 }
 
+/// AWS tells of degraded hardware as of an open event that has begun, and of no end.
+#[tokio::test(start_paused = true)]
+async fn a_machine_on_hardware_that_has_failed_for_an_hour_is_drained_without_a_limit() {
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+    let change = ScheduledChange {
+        id: "one".into(),
+        code: "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED".into(),
+        starts: scene.world.clock.now() - SignedDuration::from_hours(1),
+        status: "open".into(),
+    };
+    announce(&scene.world, &change, std::slice::from_ref(&machine));
+    scene.until_gone(&machine).await;
+    assert_eq!(causes(&scene.world, &machine), ["scheduled-event"]);
+    scene.assert_left_well(&machine);
+    scene.until(|w| is_empty(w, &url)).await;
+}
+
+/// Nobody else hears of it.
+#[tokio::test(start_paused = true)]
+async fn a_notice_that_has_lapsed_when_it_comes_is_told_of_where_it_is_about_a_node() {
+    let (log, _guard) = captured::log(tracing::Level::INFO);
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    let long_ago = scene.world.clock.now() - SignedDuration::from_hours(2);
+    for instance in [machine.instance.as_str(), "i-00000000000000bad"] {
+        let event = json!({
+            "source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification",
+            "time": long_ago.to_string(), "detail": { "instance-id": instance, "state": "stopping" },
+        });
+        scene.world.aws.put_message(&url, event.to_string()).expect("there");
+    }
+    scene.until(|w| is_empty(w, &url) && queue(w, &url).deleted.len() >= 2).await;
+    let text = log.text();
+    let told: Vec<_> = text.lines().filter(|line| line.contains("notice ignored: it has lapsed")).collect();
+    assert!(told.len() == 1 && told[0].contains(&machine.instance), "{text}");
+    assert_eq!(causes(&scene.world, &machine), [""; 0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn maintenance_that_is_called_off_while_machines_wait_drains_these_no_more() {
     let (scene, url, machines, change) = six_of_twenty(SignedDuration::from_hours(14 * 24)).await;

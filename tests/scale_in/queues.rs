@@ -226,7 +226,7 @@ async fn what_is_of_use_to_others_for_days_is_received_so_seldom_that_it_is_no_d
     scene
         .world
         .aws
-        .put_message(&url, maintenance("one", now, now + SignedDuration::from_hours(6), &[FOREIGN]))
+        .put_message(&url, maintenance("one", now - SignedDuration::from_hours(18), now, &[FOREIGN]))
         .expect("there");
     scene.pass_some(Duration::from_hours(5)).await;
     let (messages, received) = left(&scene.world, &url);

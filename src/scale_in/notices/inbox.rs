@@ -188,6 +188,8 @@ struct Inbox {
     malformed: RateLimit,
     /// Lines about notices that would close one node too many.
     closed_enough: RateLimit,
+    /// Lines about notices that had lapsed before they came.
+    lapsed: RateLimit,
 }
 
 impl Inbox {
@@ -211,6 +213,7 @@ impl Inbox {
             outages: Outages::default(),
             malformed: RateLimit::default(),
             closed_enough: RateLimit::default(),
+            lapsed: RateLimit::default(),
         }
     }
 
@@ -435,6 +438,9 @@ impl Inbox {
                 continue;
             }
             let meaning = self.meaning(notice, &group, snapshot, now);
+            if meaning.is_none() {
+                self.tell_lapsed(notice, instance, &group, now);
+            }
             let meaning = meaning
                 .filter(|meaning| !self.closes_too_many(meaning, instance, &group, snapshot, &pending));
             if let Some(meaning) = meaning {
@@ -442,6 +448,30 @@ impl Inbox {
             }
         }
         (pending, for_others)
+    }
+
+    /// Tells of a notice about the machine of a Node that has lapsed, unless nothing is lost with it: refreshes show what our hook holds, and
+    /// what was called off is over.
+    fn tell_lapsed(&mut self, notice: &Notice, instance: &InstanceId, group: &GroupName, now: Timestamp) {
+        let is_no_loss =
+            matches!(notice.news, News::LifecycleAction { .. } | News::ScheduledEvent { is_over: true, .. });
+        let lapsed_at = lapses(&notice.news, notice.at);
+        let has_lapsed = lapsed_at <= later(now, self.shared.clock.aws_ahead());
+        if has_lapsed
+            && !is_no_loss
+            && self.is_about_a_node(notice)
+            && let Some(suppressed) = self.lapsed.allow(TELL_EVERY)
+        {
+            tracing::info!(
+                instance = instance.as_str(),
+                group = group.as_str(),
+                news = ?notice.news,
+                told_at = %notice.at,
+                %lapsed_at,
+                suppressed,
+                "notice ignored: it has lapsed"
+            );
+        }
     }
 
     /// Whether the instance was started after AWS reported its stop: its group took it out of the warm pool, whose stops do not matter.

@@ -21,7 +21,7 @@ const SPOT: SignedDuration = SignedDuration::from_mins(2);
 /// How long a rebalance recommendation counts. AWS names no end: it comes well before an interruption, or none follows.
 const REBALANCE: SignedDuration = SignedDuration::from_hours(1);
 
-/// How long a scheduled event counts of which AWS has told no end.
+/// How long a scheduled event of which AWS has told no end counts at least, after that was told.
 const WITHOUT_END: SignedDuration = SignedDuration::from_hours(24);
 
 /// Notices count for this long after what they announce: a machine that lives then was spared.
@@ -51,8 +51,10 @@ pub(super) fn lapses(news: &News, at: Timestamp) -> Timestamp {
         News::LifecycleAction { .. } | News::OtherTransition | News::StateChange => later(at, SPARED),
         News::CapacityEnds(ends) => later(*ends, SPARED),
         News::RebalanceRecommendation => later(at, REBALANCE),
+        // Degraded hardware is told of with a start long past, and fails on.
         News::ScheduledEvent { starts, ends, .. } => {
-            later(ends.or(*starts).unwrap_or(later(at, WITHOUT_END)), SPARED)
+            let a_day = later(at, WITHOUT_END);
+            later(ends.unwrap_or_else(|| starts.map_or(a_day, |starts| starts.max(a_day))), SPARED)
         }
     }
 }
@@ -240,7 +242,9 @@ mod tests {
             (News::CapacityEnds(at(600)), Cause::CapacityEnd, Drain, Some(600), 1_200),
             (News::RebalanceRecommendation, Cause::RebalanceRecommendation, Cordon, None, 3_600),
             (scheduled(Some(900), Some(1_800), false), Cause::ScheduledEvent, Drain, Some(900), 2_400),
-            (scheduled(Some(900), None, false), Cause::ScheduledEvent, Drain, Some(900), 1_500),
+            (scheduled(Some(900), None, false), Cause::ScheduledEvent, Drain, Some(900), 87_000),
+            (scheduled(Some(90_000), None, false), Cause::ScheduledEvent, Drain, Some(90_000), 90_600),
+            (scheduled(Some(-3_600), None, false), Cause::ScheduledEvent, Drain, None, 87_000),
             (scheduled(None, None, false), Cause::ScheduledEvent, Drain, None, 87_000),
             (scheduled(None, None, true), Cause::ScheduledEvent, Nothing, None, 301),
             (News::StateChange, Cause::StateChange, Drain, None, 600),
@@ -421,7 +425,10 @@ mod tests {
             (News::StateChange, 600),
             (News::CapacityEnds(at(60)), 660),
             (News::RebalanceRecommendation, 3_600),
-            (scheduled(Some(900), None, false), 1_500),
+            (scheduled(Some(900), Some(1_800), false), 2_400),
+            (scheduled(Some(900), None, false), 87_000),
+            (scheduled(Some(-90_000), None, false), 87_000),
+            (scheduled(Some(90_000), None, false), 90_600),
         ] {
             assert_eq!(lapses(&news, at(0)), at(seconds), "{news:?}");
         }
