@@ -787,6 +787,66 @@ async fn maintenance_that_is_called_off_while_machines_wait_drains_these_no_more
 }
 
 #[tokio::test(start_paused = true)]
+async fn machines_whose_maintenance_is_moved_while_they_wait_go_on_waiting_for_their_turns() {
+    let (scene, _, machines, change) = six_of_twenty(SignedDuration::from_hours(25)).await;
+    scene.world.cluster.add(budget("web").max_unavailable(0));
+    scene.until(|w| under_way(w, &machines) == 2).await;
+    announce(&scene.world, &ScheduledChange { starts: in_two_weeks(&scene.world), ..change }, &machines);
+    scene.pass_some(Duration::from_hours(2)).await;
+    assert_eq!(under_way(&scene.world, &machines), 2);
+}
+
+fn in_two_weeks(world: &World) -> Timestamp {
+    world.clock.now() + SignedDuration::from_hours(14 * 24)
+}
+
+/// Maintenance in two hours of a machine with a pod that a budget keeps.
+async fn one_that_a_budget_keeps() -> (Scene, String, Machine, ScheduledChange) {
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").max_unavailable(0));
+    scene.run([pod("web").label("app", "web").on(&machine.name).grace(30)]).await;
+    let change = ScheduledChange {
+        id: "one".into(),
+        code: "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED".into(),
+        starts: scene.world.clock.now() + SignedDuration::from_hours(2),
+        status: "upcoming".into(),
+    };
+    announce(&scene.world, &change, std::slice::from_ref(&machine));
+    scene.until(|w| !causes(w, &machine).is_empty() && is_empty(w, &url)).await;
+    (scene, url, machine, change)
+}
+
+/// Also where the ebbtide that has begun it is gone when AWS moves it.
+#[tokio::test(start_paused = true)]
+async fn a_drain_under_way_for_maintenance_that_is_moved_ends_by_the_new_start() {
+    for killed in [false, true] {
+        let (mut scene, url, machine, change) = one_that_a_budget_keeps().await;
+        if killed {
+            scene.kill().await;
+        }
+        let moved = ScheduledChange { starts: in_two_weeks(&scene.world), ..change };
+        announce(&scene.world, &moved, std::slice::from_ref(&machine));
+        scene.pass_some(Duration::from_mins(5)).await;
+        assert!(is_empty(&scene.world, &url), "killed: {killed}");
+        let ends = format!("\"endsAt\":\"{}", moved.starts.strftime("%Y-%m-%dT%H:%M"));
+        let record = records(&scene.world, &machine).pop().expect("a record");
+        assert!(record.contains(&ends), "killed: {killed}, {ends}: {record}");
+        scene.pass_some(Duration::from_hours(3)).await;
+        assert!(!has_exited(&scene.world, "web"), "killed: {killed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_under_way_for_maintenance_that_is_moved_closer_ends_sooner() {
+    let (scene, _, machine, change) = one_that_a_budget_keeps().await;
+    let moved = ScheduledChange { starts: scene.world.clock.now() + SignedDuration::from_mins(30), ..change };
+    announce(&scene.world, &moved, std::slice::from_ref(&machine));
+    scene.pass_some(Duration::from_mins(31)).await;
+    assert!(has_exited(&scene.world, "web"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_on_a_node_whose_maintenance_is_weeks_away_waits_for_its_turn_as_any() {
     let (scene, _, machines, _) = six_of_twenty(SignedDuration::from_hours(14 * 24)).await;
     for machine in &machines {

@@ -9,7 +9,7 @@ use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
 use crate::scale_in::cordon::covers;
 use crate::scale_in::deadline::SAME_WITHIN;
-use crate::scale_in::record::Cause;
+use crate::scale_in::record::{Cause, End};
 use crate::scale_in::settings::{Settings, Treatment};
 
 /// From a spot interruption notice to the end of the instance.
@@ -188,8 +188,10 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
             let is_done = match expected.treatment {
                 Treatment::Drain => record.is_some_and(|record| {
                     expected.ends_at.is_none_or(|end| {
-                        let end = later(end, facts.ahead);
-                        record.ends_at.is_some_and(|written| written <= later(end, SAME_WITHIN))
+                        let written = record.end().map(|end| End { at: later(end.at, -facts.ahead), ..end });
+                        written.is_some_and(|written| {
+                            written.at <= later(end, SAME_WITHIN) && !notice.takes_back(&written)
+                        })
                     })
                 }),
                 Treatment::Cordon => record.is_some() || is_closed_for(node, notice, facts.ahead),
@@ -344,6 +346,15 @@ mod tests {
         let limited = |second| Record { ends_at: Some(at(second)), ..begun.clone() };
         let spot = Expected { until: at(720), ..spot(120) };
         let spot = Meaning::Expected(Noticed { expected: spot, event: None, called_off: None });
+        let moved = |event: &str| {
+            let Meaning::Expected(notice) = spot.clone() else { panic!("{spot:?}") };
+            Meaning::Expected(Noticed { event: Some(event.to_owned()), ..notice })
+        };
+        let of_event = Record { event: Some("a".to_owned()), ..limited(0) };
+        for (event, is_done) in [("a", false), ("b", true)] {
+            let is_so = is_settled_with(&moved(event), InService, Some(&node(Some(&of_event), None)), true);
+            assert_eq!(is_so, is_done, "the record has an earlier end: {event}");
+        }
         let held = Meaning::Held { since: at(0), until: at(300) };
         let table = [
             (&spot, InService, Some(bare.clone()), false, "no record"),
