@@ -460,11 +460,15 @@ fn begin_unasked(s: &Situation<'_>, group: &GroupName, lifecycle: Lifecycle, pla
             s.announce(plan, events::terminates_nothing(group));
             return cordon::cordon(s, plan);
         }
-        if notices::may_wait(s.notices, s.now)
-            && let Turn::Waits(ahead) = (s.turn)()
-        {
-            operator_queue::wait(s, group, &ahead, plan);
-            return cordon::cordon(s, plan);
+        if notices::may_wait(s.notices, s.now) {
+            if let Some(at) = notices::not_before(s.notices, s.now) {
+                plan.wake(at);
+                return cordon::cordon(s, plan);
+            }
+            if let Turn::Waits(ahead) = (s.turn)() {
+                operator_queue::wait(s, group, &ahead, plan);
+                return cordon::cordon(s, plan);
+            }
         }
         return begin_for_notice(s, group, &expected, plan);
     }

@@ -93,8 +93,11 @@ pub(super) fn meaning(
             is_advice: !group.rebalances_capacity,
             ..expected(Cause::RebalanceRecommendation, settings.on_rebalance)
         },
-        News::ScheduledEvent { is_over: true, .. } => {
-            Expected { until: later(now, UNSHOWN), ..expected(Cause::ScheduledEvent, Treatment::Nothing) }
+        News::ScheduledEvent { is_over: true, event, .. } => {
+            let at_least = later(now, UNSHOWN);
+            // What announced the event may come again for as long as that counts.
+            let until = if event.is_some() { until.max(at_least) } else { at_least };
+            Expected { until, ..expected(Cause::ScheduledEvent, Treatment::Nothing) }
         }
         News::ScheduledEvent { starts, .. } => Expected {
             ends_at: starts.filter(|at| *at > now && settings.on_scheduled_event == Treatment::Drain),
@@ -109,7 +112,7 @@ pub(super) fn meaning(
         _ => (None, None),
     };
     let called_off = starts.filter(|_| is_call_off);
-    counts.then_some(Meaning::Expected(Noticed { expected, event, called_off }))
+    counts.then_some(Meaning::Expected(Noticed { expected, event, called_off, not_before: None }))
 }
 
 /// Whether a hook holds what the group ends, unless AWS has said that none does.
@@ -123,9 +126,14 @@ impl Meaning {
         matches!(self, Self::Expected(notice) if notice.expected.treatment == Treatment::Cordon)
     }
 
-    /// Whether the drain that it asks for may wait for its turn.
+    /// Whether the drain that it asks for may wait for its turn, or it asks for nothing any more.
     pub(super) fn may_wait(&self, now: Timestamp) -> bool {
-        matches!(self, Self::Expected(notice) if notice.expected.may_wait(now))
+        self.is_call_off() || matches!(self, Self::Expected(notice) if notice.expected.may_wait(now))
+    }
+
+    /// Whether it calls off what another message has announced.
+    pub(super) fn is_call_off(&self) -> bool {
+        matches!(self, Self::Expected(notice) if notice.is_call_off())
     }
 
     /// When it has lapsed.
@@ -345,7 +353,8 @@ mod tests {
         let begun = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
         let limited = |second| Record { ends_at: Some(at(second)), ..begun.clone() };
         let spot = Expected { until: at(720), ..spot(120) };
-        let spot = Meaning::Expected(Noticed { expected: spot, event: None, called_off: None });
+        let spot =
+            Meaning::Expected(Noticed { expected: spot, event: None, called_off: None, not_before: None });
         let moved = |event: &str| {
             let Meaning::Expected(notice) = spot.clone() else { panic!("{spot:?}") };
             Meaning::Expected(Noticed { event: Some(event.to_owned()), ..notice })
@@ -397,7 +406,8 @@ mod tests {
             told_at: at(0),
             until: at(600),
         };
-        let stops = Meaning::Expected(Noticed { expected: stops, event: None, called_off: None });
+        let stops =
+            Meaning::Expected(Noticed { expected: stops, event: None, called_off: None, not_before: None });
         assert!(is_settled_with(&stops, Lifecycle::Warmed, Some(&bare), true), "the warm pool's own doing");
         assert!(!is_settled_with(&stops, InService, Some(&bare), true), "it runs workloads");
         assert!(!is_settled_with(&stops, Lifecycle::WarmPending, Some(&bare), true), "it may have run some");
@@ -463,7 +473,12 @@ mod tests {
             let cause = Cause::ScheduledEvent;
             let expected =
                 Expected { cause, ends_at: None, treatment, is_advice: false, told_at: at(0), until };
-            let meaning = Meaning::Expected(Noticed { expected, event: Some("a".into()), called_off: None });
+            let meaning = Meaning::Expected(Noticed {
+                expected,
+                event: Some("a".into()),
+                called_off: None,
+                not_before: None,
+            });
             is_settled_with(&meaning, Lifecycle::InService, Some(node), true)
         };
         for (node, is_on) in [

@@ -87,11 +87,19 @@ pub struct Noticed {
     pub event: Option<String>,
     /// When AWS would have ended the machine, if that is called off.
     pub called_off: Option<Timestamp>,
+    /// A drain that may wait begins no sooner: AWS may have called it off in a message that is still hidden.
+    pub not_before: Option<Timestamp>,
 }
 
 /// What these notices about an instance say together; `None` of none.
 pub(super) fn together(notices: &[Noticed]) -> Option<Expected> {
     notices.iter().map(|notice| notice.expected).reduce(Expected::and)
+}
+
+/// Until when a drain that may wait is not to begin by these notices about an instance.
+pub(super) fn not_before(notices: &[Noticed], now: Timestamp) -> Option<Timestamp> {
+    let drains = notices.iter().filter(|notice| notice.expected.treatment == Treatment::Drain);
+    drains.map(|notice| notice.not_before).min().flatten().filter(|at| *at > now)
 }
 
 /// When AWS ends the machine by these notices about an instance.
@@ -119,6 +127,7 @@ impl Noticed {
         self.is_call_off() && self.expected.cause == cause && is_the_event
     }
 
+    /// Whether it calls off what another one has announced.
     fn is_call_off(&self) -> bool {
         self.expected.treatment == Treatment::Nothing
     }
@@ -252,6 +261,7 @@ mod tests {
             expected: expected(Cause::ScheduledEvent, None, treatment),
             event: Some(event.to_owned()),
             called_off: None,
+            not_before: None,
         };
         let (drain, off) = (of(Treatment::Drain, "one"), of(Treatment::Nothing, "one"));
         let (before, after) = (Notices::default(), Notices::default());
@@ -279,6 +289,7 @@ mod tests {
             },
             event: Some(event.to_owned()),
             called_off: None,
+            not_before: None,
         };
         let (first, moved, another) = (of("one", 0, 100), of("one", 10, 900), of("two", 5, 500));
         for order in [[&first, &moved, &another], [&moved, &first, &another], [&another, &moved, &first]] {
@@ -310,7 +321,7 @@ mod tests {
             (Some(14 * DAY), Treatment::Drain, 13 * DAY - 1, true),
             (Some(14 * DAY), Treatment::Drain, 13 * DAY, false),
         ] {
-            let notice = |expected| Noticed { expected, event: None, called_off: None };
+            let notice = |expected| Noticed { expected, event: None, called_off: None, not_before: None };
             let far = notice(expected(Cause::ScheduledEvent, ends_at, treatment));
             assert_eq!(
                 super::may_wait(std::slice::from_ref(&far), now(second)),
@@ -331,7 +342,7 @@ mod tests {
     fn what_is_expected_is_forgotten_with_its_last_message_and_that_is_heard() {
         let (notices, instance) = (Notices::default(), InstanceId::from("i-1"));
         let spot = expected(Cause::SpotInterruption, Some(120), Treatment::Drain);
-        let notice = Noticed { expected: spot, event: None, called_off: None };
+        let notice = Noticed { expected: spot, event: None, called_off: None, not_before: None };
         notices.expect(&instance, "m-1", notice.clone());
         notices.expect(&instance, "m-2", notice);
         let mut versions = notices.versions();

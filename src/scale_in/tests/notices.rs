@@ -580,7 +580,8 @@ fn the_end_of_a_machine_that_aws_calls_off_limits_its_drain_no_more() {
             (Some(at(100_000)), Some(at(100_000)))
         );
         let off = expected(Cause::ScheduledEvent, Treatment::Nothing, None);
-        scene.notices = vec![Noticed { expected: off, event: None, called_off: Some(at(event_of)) }];
+        scene.notices =
+            vec![Noticed { expected: off, event: None, called_off: Some(at(event_of)), not_before: None }];
         scene.plan();
         let limit = (!is_called_off).then(|| at(100_000));
         assert_eq!((scene.record().ends_at, scene.record().release_by), (limit, limit), "{event_of}");
