@@ -86,6 +86,9 @@ pub struct Record {
     /// When AWS ends the machine, whatever anybody does; `None`: no notice says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
+    /// ARN of the scheduled event whose start that is, if it is one's and AWS names it: AWS may move it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
     /// When its limit was moved closer, if that was after the request: workloads and DaemonSet pods share what is left from then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_since: Option<Timestamp>,
@@ -113,10 +116,31 @@ pub struct Record {
     pub more: BTreeMap<String, Value>,
 }
 
+/// When AWS ends a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The moment.
+    pub at: Timestamp,
+    /// ARN of the scheduled event that starts then, if that is why and AWS names it.
+    pub event: Option<String>,
+}
+
 /// A longer record loses its unknown fields: without what somebody else has added, none is longer.
 const LENGTH: usize = 4096;
 
 impl Record {
+    /// When AWS ends the machine.
+    pub fn end(&self) -> Option<End> {
+        self.ends_at.map(|at| End { at, event: self.event.clone() })
+    }
+
+    /// The record with another end, or none.
+    #[must_use]
+    pub fn ending(self, end: Option<End>) -> Self {
+        let (ends_at, event) = end.map(|end| (end.at, end.event)).unzip();
+        Self { ends_at, event: event.flatten(), ..self }
+    }
+
     /// A scale-in that begins now.
     pub fn new(
         cause: Cause,
@@ -134,6 +158,7 @@ impl Record {
             phase_since: now,
             release_by: None,
             ends_at: None,
+            event: None,
             limited_since: None,
             release,
             installation: None,

@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, VecDeque};
 use jiff::{SignedDuration, Timestamp};
 
 use super::node_patch::{self, Mark};
-use super::record::{self, Annotation, Cause, Phase, Record, Release, Request, Written};
+use super::record::{self, Annotation, Cause, End, Phase, Record, Release, Request, Written};
 use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::k8s::InstanceId;
@@ -41,7 +41,7 @@ pub struct Claims {
     /// What this worker wrote last, or tried to.
     ours: VecDeque<String>,
     /// When the machine of the Node's instance ends, by the last believed record.
-    told_end: Option<(InstanceId, Timestamp)>,
+    told_end: Option<(InstanceId, End)>,
     /// When AWS was told to terminate the Node's instance, by a believed record or, where that is gone, its mark.
     told_termination: Option<(InstanceId, Timestamp)>,
     /// Which of these certainly had no effect, by the last believed record.
@@ -97,7 +97,7 @@ impl Claims {
         }
         // A believed record without an end corrects one that had one: another replica may have believed somebody else's.
         if let Some(record) = believed.filter(|record| node.instance.as_ref() == Some(&record.instance)) {
-            self.told_end = record.ends_at.map(|at| (record.instance.clone(), at));
+            self.told_end = record.end().map(|end| (record.instance.clone(), end));
             if let Some(at) = record.terminate_at {
                 self.told_termination = Some((record.instance.clone(), at));
                 self.void_termination = record.void_termination;
@@ -153,7 +153,7 @@ impl Claims {
         }
         self.is_written_by_others = true;
         self.is_begun_by_others = before.is_none_or(|before| before.instance != claimed.instance);
-        let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
+        let told_end = self.told_end(&claimed.instance).filter(|end| end.at > now).cloned();
         from_somebody(claimed, before, told_end, now).unwrap_or_else(unreadable)
     }
 
@@ -182,8 +182,8 @@ impl Claims {
 
     /// When AWS ends the machine of this instance, by a record that may have been written over or taken off since: the notice is
     /// not told again.
-    pub fn told_end(&self, instance: &InstanceId) -> Option<Timestamp> {
-        self.told_end.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
+    pub fn told_end(&self, instance: &InstanceId) -> Option<&End> {
+        self.told_end.as_ref().filter(|(told, _)| told == instance).map(|(_, end)| end)
     }
 
     /// The latest moment at which AWS was told to terminate this instance, by a record that may be gone by now, unless that had no
@@ -262,11 +262,13 @@ fn no_earlier_than_seen(claimed: Record, before: Option<&Record>, now: Timestamp
 fn from_somebody(
     claimed: &Record,
     before: Option<&Record>,
-    told_end: Option<Timestamp>,
+    told_end: Option<End>,
     now: Timestamp,
 ) -> Option<Written> {
     let before = before.filter(|before| before.instance == claimed.instance);
-    let claimed = claimed.not_ahead_of(now, now);
+    // A notice comes to us, not to others.
+    let end = before.and_then(Record::end).or(told_end);
+    let claimed = claimed.not_ahead_of(now, now).ending(end);
     let not_before = before.map_or(later(now, -ON_ITS_WAY), |before| before.requested_at);
     let release = match (before.map(|before| before.release), claimed.release) {
         (before, Release::LeftToGroup) => before?,
@@ -281,8 +283,6 @@ fn from_somebody(
         phase: Phase::Draining,
         phase_since: now,
         empty_since: None,
-        // A notice comes to us, not to others.
-        ends_at: before.and_then(|before| before.ends_at).or(told_end),
         // Nobody brings a limit back that was moved.
         release_by: before.map_or(claimed.release_by, |before| before.release_by),
         limited_since: before.and_then(|before| before.limited_since),
@@ -478,7 +478,7 @@ mod tests {
         let mut claims = Claims::default();
         seen(&mut claims, &ends(Some(500)), true, 0);
         claims.see(&node("now"), false, at(10));
-        assert_eq!(claims.told_end(&instance), Some(at(500)));
+        assert_eq!(claims.told_end(&instance).map(|end| end.at), Some(at(500)));
         assert_eq!(seen(&mut claims, &record(15), false, 20).ends_at, Some(at(500)), "cluster-autoscaler's");
         claims.see(&node("now"), false, at(490));
         let late = seen(&mut claims, &record(500), false, 500);
@@ -490,7 +490,7 @@ mod tests {
         // A record of another instance's is void.
         seen(&mut claims, &ends(Some(500)), true, 0);
         seen(&mut claims, &Record { instance: "i-2".into(), ..ends(Some(50)) }, true, 10);
-        assert_eq!(claims.told_end(&instance), Some(at(500)));
+        assert_eq!(claims.told_end(&instance).map(|end| end.at), Some(at(500)));
     }
 
     #[test]

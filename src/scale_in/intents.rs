@@ -235,7 +235,7 @@ impl Intents {
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
             record.installation.clone_from(&self.settings.installation);
             let before = view.scale_in();
-            record.ends_at = before.and_then(|before| before.ends_at);
+            record = record.ending(before.and_then(Record::end));
             record.terminate_at = before.and_then(|before| before.terminate_at);
             record.void_termination = before.and_then(|before| before.void_termination);
             record.more = before.map(|before| before.more.clone()).unwrap_or_default();

@@ -8,15 +8,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::deadline::{self, HeldBy, OurLimit};
 use super::membership::Membership;
-use super::record::{Record, Release};
+use super::record::{End, Record, Release};
 use super::situation::Situation;
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::Ready;
 use crate::groups::hooks::{HookState, TerminatingHooks};
-
-/// Moments this close are of one scheduled event: clocks are set by seconds meanwhile, and no machine has two events within a minute.
-const SAME_EVENT_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// The Node of a machine that has ended stays Ready for this long at most: its kubelet counts as silent after 50 s.
 pub(super) const OUTLIVED_AFTER: SignedDuration = SignedDuration::from_mins(2);
@@ -39,16 +36,9 @@ pub(super) fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
     s.node.ready == Ready::Yes && later(end, OUTLIVED_AFTER) < s.now
 }
 
-/// Whether AWS has called off the end of the machine at this moment. The two moments may differ: both were converted to our clock, and
-/// somebody may have set a clock since the first one was announced.
-pub(super) fn is_called_off(s: &Situation<'_>, end: Timestamp) -> bool {
-    let mut called_off = s.notices.iter().filter_map(|notice| notice.called_off);
-    called_off.any(|moment| moment.duration_since(end).abs() <= SAME_EVENT_WITHIN)
-}
-
-/// Whether AWS ends the machine at this moment, as far as is known.
-pub(super) fn still_ends(s: &Situation<'_>, end: Timestamp) -> bool {
-    !has_outlived(s, end) && !is_called_off(s, end)
+/// Whether AWS ends the machine then, as far as is known: it may have called that off, or moved it.
+pub(super) fn still_ends(s: &Situation<'_>, end: &End) -> bool {
+    !has_outlived(s, end.at) && !s.notices.iter().any(|notice| notice.takes_back(end))
 }
 
 /// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.

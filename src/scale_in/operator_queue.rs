@@ -44,7 +44,10 @@ pub(super) fn turn(shared: &Shared, snapshot: Option<&Snapshot>, node: &NodeView
         now: shared.clock.now(),
         cluster_now: shared.clock.cluster(),
         may_lose: RefCell::default(),
-        may_wait: &|instance| notices::may_wait(&shared.notices.about(instance), shared.clock.now()),
+        may_wait: &|instance| {
+            let (notices, now) = (shared.notices.about(instance), shared.clock.now());
+            notices::may_wait(&notices, now) && notices::not_before(&notices, now).is_none()
+        },
     };
     let launches_fail = || group.failure.as_ref().map(|failure| failure.code.clone());
     match queue.turn(node, &instance.id, &shared.turns_given) {

@@ -15,7 +15,7 @@ use super::events::ScaleInEvent;
 use super::membership::{Membership, SETTLED_AFTER};
 use super::notices::{self, Expected};
 use super::operator_queue;
-use super::record::{Cause, Phase, Record, Release, Request, Written};
+use super::record::{Cause, End, Phase, Record, Release, Request, Written};
 use super::settings::Treatment;
 use super::situation::{Situation, UNABLE_FOR};
 use super::tries::{LASTING_AFTER, Task};
@@ -213,7 +213,7 @@ fn put_back_in_service(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> b
     if record.cause == Cause::StateChange && !was_spared(s, record, plan) {
         return false;
     }
-    if let Some(end) = record.ends_at.filter(|at| limit::still_ends(s, *at)) {
+    if let Some(end) = record.end().filter(|end| limit::still_ends(s, end)).map(|end| end.at) {
         // AWS ends the machine all the same, and does not announce that again.
         if end > s.now {
             if *lifecycle == Lifecycle::InService {
@@ -450,7 +450,7 @@ fn call_off(s: &Situation<'_>, seen: Timestamp, plan: &mut Plan) {
         events::cancelled_without_a_list()
     } else {
         let end = s.node.instance.as_ref().and_then(|instance| end_of(s, instance));
-        end.map_or_else(events::cancelled_by_a_person, |end| events::cancelled_before(s.theirs(end)))
+        end.map_or_else(events::cancelled_by_a_person, |end| events::cancelled_before(s.theirs(end.at)))
     };
     take_off(s, plan, why);
 }
@@ -462,11 +462,15 @@ fn begin_unasked(s: &Situation<'_>, group: &GroupName, lifecycle: Lifecycle, pla
             s.announce(plan, events::terminates_nothing(group));
             return cordon::cordon(s, plan);
         }
-        if notices::may_wait(s.notices, s.now)
-            && let Turn::Waits(ahead) = (s.turn)()
-        {
-            operator_queue::wait(s, group, &ahead, plan);
-            return cordon::cordon(s, plan);
+        if notices::may_wait(s.notices, s.now) {
+            if let Some(at) = notices::not_before(s.notices, s.now) {
+                plan.wake(at);
+                return cordon::cordon(s, plan);
+            }
+            if let Turn::Waits(ahead) = (s.turn)() {
+                operator_queue::wait(s, group, &ahead, plan);
+                return cordon::cordon(s, plan);
+            }
         }
         return begin_for_notice(s, group, &expected, plan);
     }
@@ -607,7 +611,7 @@ fn begin_for_operator(s: &Situation<'_>, request: Request, plan: &mut Plan) {
             cordon::cordon(s, plan);
         }
     };
-    let ends_at = end_of(s, instance);
+    let ends_at = end_of(s, instance).map(|end| end.at);
     // Held for a new root volume: its pods are to leave now, whatever becomes of the request.
     let is_held = lifecycle.is_held() && s.hook.ours().is_some();
     let may_wait = !is_held && (ends_at.is_none() || notices::is_far(ends_at, s.now));
@@ -700,7 +704,8 @@ fn release_of_surplus_instance(s: &Situation<'_>) -> Release {
 /// Begins a scale-in, limited by the hook that holds the instance (`held`), if one does.
 fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut Plan) {
     let installation = s.settings.installation.clone();
-    let mut record = Record { ends_at: end_of(s, &record.instance), installation, ..record };
+    let end = end_of(s, &record.instance);
+    let mut record = Record { installation, ..record.ending(end) };
     record.release_by = if record.requested_at < s.now {
         // It goes on.
         limit::effective_limit(s, &record, held)
@@ -719,9 +724,10 @@ fn draining(s: &Situation<'_>, record: &Record) -> ScaleInEvent {
 }
 
 /// When AWS will end the machine, according to a notice or an earlier record.
-fn end_of(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
-    let recorded = s.memory.claims.told_end(instance).map(|at| s.noted(at));
-    let told = s.expected().and_then(|expected| expected.ends_at);
+fn end_of(s: &Situation<'_>, instance: &InstanceId) -> Option<End> {
+    let recorded = s.memory.claims.told_end(instance).cloned();
+    let recorded = recorded.map(|end| End { at: s.noted(end.at), ..end });
+    let recorded = recorded.filter(|end| limit::still_ends(s, end));
     // One that has passed sets no limit: the machine was spared.
-    [recorded, told].into_iter().flatten().filter(|at| *at > s.now).min()
+    recorded.into_iter().chain(s.told_end()).filter(|end| end.at > s.now).min_by_key(|end| end.at)
 }

@@ -72,17 +72,18 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
         Membership::In { group, .. } => group,
         Membership::Unknown | Membership::Elsewhere { .. } => &record.group,
     };
-    // A cause that comes later may shorten the deadline, never lengthen it.
-    let told = s.expected().and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
-    let ends_at = record.ends_at.filter(|at| limit::still_ends(s, *at)).into_iter().chain(told).min();
+    // A cause that comes later may shorten the deadline, never lengthen it: only what AWS takes back counts no more.
+    let told = s.told_end().filter(|end| end.at > s.now);
+    let recorded = record.end().filter(|end| limit::still_ends(s, end));
+    let end = recorded.into_iter().chain(told).min_by_key(|end| end.at);
     let void_termination =
         if is_refused_for_now(s, record) { record.terminate_at } else { record.void_termination };
-    let changed = Record { release, ends_at, group: group.clone(), void_termination, ..record.clone() };
+    let changed = Record { release, group: group.clone(), void_termination, ..record.clone().ending(end) };
     let changed = if s.held.is_some() { limit::with_timeout(s, changed) } else { changed };
     let release_by = limit::deadline_of(s, &changed);
     let is_known = limit::is_deadline_known(s, &changed);
     // A machine's end that is told later limits it from now on, whatever else is not known yet.
-    let changed = if is_known || ends_at != record.ends_at {
+    let changed = if is_known || changed.ends_at != record.ends_at {
         limited(&changed, release_by, s.now)
     } else {
         Record { release_by, ..changed }

@@ -18,7 +18,7 @@ use super::membership::Membership;
 use super::memory::Memory;
 use super::node_patch::{self, Mark};
 use super::notices::{self, Expected, Noticed};
-use super::record::{Phase, Record, Written};
+use super::record::{End, Phase, Record, Written};
 use super::settings::Settings;
 use super::tries::{Task, Tries};
 use super::turn::Turn;
@@ -111,6 +111,11 @@ impl Situation<'_> {
     pub(super) fn expected(&self) -> Option<Expected> {
         let expected = notices::together(self.notices)?;
         (!expected.is_refuted_by(self.node, self.cluster_ahead)).then_some(expected)
+    }
+
+    /// When AWS ends the machine by its notices.
+    pub(super) fn told_end(&self) -> Option<End> {
+        self.expected().and_then(|_| notices::end(self.notices))
     }
 
     /// A moment of the API server, on our clock.

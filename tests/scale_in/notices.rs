@@ -624,7 +624,6 @@ async fn scheduled_maintenance_is_a_drain_or_a_cordon_that_ends_when_it_is_calle
     scene.until(|w| is_empty(w, &url)).await;
     scene.world.aws.schedule_change(&change(&scene.world, "closed"), &[&machine.instance]);
     scene.until(|w| !is_cordoned(w, &machine)).await;
-    scene.until(|w| is_empty(w, &url)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -735,15 +734,114 @@ async fn maintenance_that_stuck_drains_make_wait_is_answered_a_day_before_it_com
     assert_eq!(under_way(&scene.world, &machines), 6);
 }
 
+/// AWS tells of degraded hardware as of an open event that has begun, and of no end.
+#[tokio::test(start_paused = true)]
+async fn a_machine_on_hardware_that_has_failed_for_an_hour_is_drained_without_a_limit() {
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+    let change = ScheduledChange {
+        id: "one".into(),
+        code: "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED".into(),
+        starts: scene.world.clock.now() - SignedDuration::from_hours(1),
+        status: "open".into(),
+    };
+    announce(&scene.world, &change, std::slice::from_ref(&machine));
+    scene.until_gone(&machine).await;
+    assert_eq!(causes(&scene.world, &machine), ["scheduled-event"]);
+    scene.assert_left_well(&machine);
+    scene.until(|w| is_empty(w, &url)).await;
+}
+
+/// Nobody else hears of it.
+#[tokio::test(start_paused = true)]
+async fn a_notice_that_has_lapsed_when_it_comes_is_told_of_where_it_is_about_a_node() {
+    let (log, _guard) = captured::log(tracing::Level::INFO);
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    let long_ago = scene.world.clock.now() - SignedDuration::from_hours(2);
+    for instance in [machine.instance.as_str(), "i-00000000000000bad"] {
+        let event = json!({
+            "source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification",
+            "time": long_ago.to_string(), "detail": { "instance-id": instance, "state": "stopping" },
+        });
+        scene.world.aws.put_message(&url, event.to_string()).expect("there");
+    }
+    scene.until(|w| is_empty(w, &url) && queue(w, &url).deleted.len() >= 2).await;
+    let text = log.text();
+    let told: Vec<_> = text.lines().filter(|line| line.contains("notice ignored: it has lapsed")).collect();
+    assert!(told.len() == 1 && told[0].contains(&machine.instance), "{text}");
+    assert_eq!(causes(&scene.world, &machine), [""; 0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn maintenance_that_is_called_off_while_machines_wait_drains_these_no_more() {
-    let (scene, url, machines, change) = six_of_twenty(SignedDuration::from_hours(14 * 24)).await;
+    let (scene, _, machines, change) = six_of_twenty(SignedDuration::from_hours(14 * 24)).await;
     scene.until(|w| under_way(w, &machines) == 2).await;
     announce(&scene.world, &ScheduledChange { status: "closed".into(), ..change }, &machines);
-    scene.until(|w| is_empty(w, &url)).await;
     scene.pass_some(Duration::from_hours(1)).await;
     let drained = machines.iter().filter(|machine| !causes(&scene.world, machine).is_empty()).count();
     assert_eq!(drained, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_whose_maintenance_is_moved_while_they_wait_go_on_waiting_for_their_turns() {
+    let (scene, _, machines, change) = six_of_twenty(SignedDuration::from_hours(25)).await;
+    scene.world.cluster.add(budget("web").max_unavailable(0));
+    scene.until(|w| under_way(w, &machines) == 2).await;
+    announce(&scene.world, &ScheduledChange { starts: in_two_weeks(&scene.world), ..change }, &machines);
+    scene.pass_some(Duration::from_hours(2)).await;
+    assert_eq!(under_way(&scene.world, &machines), 2);
+}
+
+fn in_two_weeks(world: &World) -> Timestamp {
+    world.clock.now() + SignedDuration::from_hours(14 * 24)
+}
+
+/// Maintenance in two hours of a machine with a pod that a budget keeps.
+async fn one_that_a_budget_keeps() -> (Scene, String, Machine, ScheduledChange) {
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").max_unavailable(0));
+    scene.run([pod("web").label("app", "web").on(&machine.name).grace(30)]).await;
+    let change = ScheduledChange {
+        id: "one".into(),
+        code: "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED".into(),
+        starts: scene.world.clock.now() + SignedDuration::from_hours(2),
+        status: "upcoming".into(),
+    };
+    announce(&scene.world, &change, std::slice::from_ref(&machine));
+    scene.until(|w| !causes(w, &machine).is_empty() && is_empty(w, &url)).await;
+    (scene, url, machine, change)
+}
+
+/// Also where the ebbtide that has begun it is gone when AWS moves it.
+#[tokio::test(start_paused = true)]
+async fn a_drain_under_way_for_maintenance_that_is_moved_ends_by_the_new_start() {
+    for killed in [false, true] {
+        let (mut scene, url, machine, change) = one_that_a_budget_keeps().await;
+        if killed {
+            scene.kill().await;
+        }
+        let moved = ScheduledChange { starts: in_two_weeks(&scene.world), ..change };
+        announce(&scene.world, &moved, std::slice::from_ref(&machine));
+        scene.pass_some(Duration::from_mins(5)).await;
+        assert!(is_empty(&scene.world, &url), "killed: {killed}");
+        let ends = format!("\"endsAt\":\"{}", moved.starts.strftime("%Y-%m-%dT%H:%M"));
+        let record = records(&scene.world, &machine).pop().expect("a record");
+        assert!(record.contains(&ends), "killed: {killed}, {ends}: {record}");
+        scene.pass_some(Duration::from_hours(3)).await;
+        assert!(!has_exited(&scene.world, "web"), "killed: {killed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_under_way_for_maintenance_that_is_moved_closer_ends_sooner() {
+    let (scene, _, machine, change) = one_that_a_budget_keeps().await;
+    let moved = ScheduledChange { starts: scene.world.clock.now() + SignedDuration::from_mins(30), ..change };
+    announce(&scene.world, &moved, std::slice::from_ref(&machine));
+    scene.pass_some(Duration::from_mins(31)).await;
+    assert!(has_exited(&scene.world, "web"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -773,10 +871,13 @@ async fn the_call_off_of_one_event_lifts_no_cordon_of_another() {
         scene.until(|w| is_empty(w, &url)).await;
     }
     scene.world.aws.schedule_change(&change("two", 24, "closed"), &[&machine.instance]);
-    scene.until(|w| is_empty(w, &url) && queue(w, &url).deleted.len() >= 3).await;
+    scene.pass_some(seconds(60)).await;
     assert!(is_cordoned(&scene.world, &machine), "the first still comes");
     scene.world.aws.schedule_change(&change("one", 2, "closed"), &[&machine.instance]);
     scene.until(|w| !is_cordoned(w, &machine)).await;
-    scene.until(|w| is_empty(w, &url)).await;
     assert_eq!(causes(&scene.world, &machine), [""; 0], "nothing was drained");
+    // The call-offs, for as long as the events would have counted.
+    assert_eq!(queue(&scene.world, &url).visible.len() + queue(&scene.world, &url).in_flight.len(), 2);
+    scene.pass_some(Duration::from_hours(26)).await;
+    assert!(is_empty(&scene.world, &url));
 }

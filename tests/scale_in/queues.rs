@@ -129,6 +129,60 @@ async fn a_message_about_several_instances_is_left_to_others_once_ours_are_done(
     assert!((2..=8).contains(&received), "{received} times");
 }
 
+/// The announcement stays in the queue, for whom else it names, and the next leader reads it: perhaps long before the call-off comes again.
+#[tokio::test(start_paused = true)]
+async fn maintenance_that_was_called_off_is_not_begun_by_the_next_leader() {
+    for (names_both, comes_late) in [(false, false), (true, false), (true, true)] {
+        let (mut scene, url) = scene_of(group(2), config()).await;
+        let machine = scene.first();
+        let now = scene.world.clock.now();
+        let both = [machine.instance.as_str(), FOREIGN];
+        let called_off = if names_both { &both[..] } else { &both[..1] };
+        let called_off = maintenance("one", now, now + days(14), called_off);
+        let called_off = called_off.replace("\"upcoming\"", "\"closed\"");
+        let announced = maintenance("one", now - days(1), now + days(14), &both);
+        let put = |body: &String| scene.world.aws.put_message(&url, body.clone()).expect("there");
+        put(&called_off);
+        scene.pass_some(seconds(5)).await;
+        if !comes_late {
+            put(&announced);
+        }
+        scene.pass_some(Duration::from_mins(6)).await;
+        scene.take_down().await;
+        if comes_late {
+            scene.world.aws.put_message(&url, announced).expect("there");
+        }
+        scene.bring_back();
+        scene.pass_some(Duration::from_hours(2)).await;
+        assert!(left(&scene.world, &url).1 >= 2, "it has come again");
+        assert_eq!(causes(&scene.world, &machine), [""; 0], "both: {names_both}, late: {comes_late}");
+        assert!(!is_cordoned(&scene.world, &machine), "both: {names_both}, late: {comes_late}");
+    }
+}
+
+/// Of a message that is for nobody else, the same is shown by other tests.
+#[tokio::test(start_paused = true)]
+async fn an_urgent_message_that_names_others_comes_again_as_soon_as_any_after_a_crash() {
+    let (mut scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    let now = scene.world.clock.now();
+    scene.world.cluster.fail_next(
+        5,
+        Verb::Patch,
+        "nodes",
+        Fault::TooManyRequests { retry_after_seconds: 20 },
+    );
+    let body = maintenance("one", now, now + SignedDuration::from_hours(20), &[&machine.instance, FOREIGN]);
+    scene.world.aws.put_message(&url, body).expect("there");
+    scene.until(|w| !queue(w, &url).in_flight.is_empty()).await;
+    scene.pass_some(seconds(2)).await;
+    assert_eq!(causes(&scene.world, &machine), [""; 0], "not on record");
+    scene.take_down().await;
+    scene.bring_back();
+    scene.pass_some(Duration::from_mins(3)).await;
+    assert_eq!(causes(&scene.world, &machine), ["scheduled-event"]);
+}
+
 /// Whose they are is not known before AWS describes the groups: those about machines of Nodes wait here, and no other cluster waits for the rest.
 #[tokio::test(start_paused = true)]
 async fn messages_that_come_before_the_groups_are_known_are_kept_from_nobody_else() {
@@ -226,7 +280,7 @@ async fn what_is_of_use_to_others_for_days_is_received_so_seldom_that_it_is_no_d
     scene
         .world
         .aws
-        .put_message(&url, maintenance("one", now, now + SignedDuration::from_hours(6), &[FOREIGN]))
+        .put_message(&url, maintenance("one", now - SignedDuration::from_hours(18), now, &[FOREIGN]))
         .expect("there");
     scene.pass_some(Duration::from_hours(5)).await;
     let (messages, received) = left(&scene.world, &url);

@@ -17,6 +17,9 @@ const NORMAL_RECEIVES: u32 = 500;
 /// Source: [message retention period](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SetQueueAttributes.html).
 const LONGEST_RETENTION: Duration = Duration::from_hours(14 * 24);
 
+/// What is kept for less is lost whenever nobody reads for a while, and a message that names others beside ours is hidden for up to an hour.
+const LEAST_RETENTION: Duration = Duration::from_hours(1);
+
 /// The principal of EventBridge's rules.
 const EVENT_BRIDGE: &str = "events.amazonaws.com";
 
@@ -96,7 +99,8 @@ fn queue(url: &str, queue: &QueueAttributes, found: &mut Vec<Finding>) {
             "keeps messages for {} only: what no ebbtide has read by then is lost, and so is, with a restart, maintenance that still waits for its turn",
             in_words(kept)
         );
-        say(Severity::Warning, text, "a message retention period of 14 days, the longest");
+        let severity = if kept < LEAST_RETENTION { Severity::Error } else { Severity::Warning };
+        say(severity, text, "a message retention period of 14 days, the longest");
     }
     if !queue.delay.is_zero() {
         let text = format!(

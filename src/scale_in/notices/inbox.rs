@@ -4,6 +4,7 @@
 //!   told again. A message that comes twice is the same to the plan.
 //! - Messages about instances that are not ours, or not yet, and lifecycle actions under others' hooks or of launches are left alone:
 //!   somebody else may read the same queue. One that names others beside ours is so as well, once ours are done.
+//! - What AWS has called off is told by a message of its own, which stays in the queue for as long as the one that announced it may.
 //! - No message is obeyed: a lifecycle action only makes its group be read at once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +57,9 @@ const RECEIVES_AT_ONCE: usize = 4;
 /// [`LONGEST_HIDDEN`]: it comes some 500 times in two weeks. A queue may move what is received more often to its dead letters.
 const SHARE: u32 = 36;
 const LONGEST_HIDDEN: Duration = Duration::from_hours(1);
+
+/// All that others have left in the queue has come again this long after this process began to read.
+const ALL_SEEN_AFTER: SignedDuration = SignedDuration::from_mins(61);
 
 /// Least time between two receives without a message, or with none but such as should be hidden: SQS waits for one, but an endpoint that
 /// does not would be asked incessantly.
@@ -164,6 +168,8 @@ async fn until_another_leads(shared: &Shared) {
 struct Inbox {
     shared: Arc<Shared>,
     queue: String,
+    /// Since when this process reads.
+    began_at: Timestamp,
     /// By message id.
     waiting: BTreeMap<String, Waiting>,
     /// Messages about Nodes' machines, received before AWS had described any group, and when each was hidden last.
@@ -188,6 +194,8 @@ struct Inbox {
     malformed: RateLimit,
     /// Lines about notices that would close one node too many.
     closed_enough: RateLimit,
+    /// Lines about notices that had lapsed before they came.
+    lapsed: RateLimit,
 }
 
 impl Inbox {
@@ -197,6 +205,7 @@ impl Inbox {
         Self {
             shared,
             queue,
+            began_at: receive_at,
             waiting: BTreeMap::new(),
             early: Vec::new(),
             left: BTreeMap::new(),
@@ -211,6 +220,7 @@ impl Inbox {
             outages: Outages::default(),
             malformed: RateLimit::default(),
             closed_enough: RateLimit::default(),
+            lapsed: RateLimit::default(),
         }
     }
 
@@ -338,7 +348,7 @@ impl Inbox {
             return None;
         };
         let done = self.done(&message.id);
-        let (pending, for_others) = self.pending_of(&notices, &done, &snapshot, now);
+        let (mut pending, for_others) = self.pending_of(&notices, &done, &snapshot, now);
         let for_others = for_others.filter(|until| *until > aws_now);
         if pending.is_empty() {
             let Some(until) = for_others else {
@@ -354,7 +364,12 @@ impl Inbox {
             self.leave(message.receipt, until, aws_now);
             return None;
         }
-        for pending in &pending {
+        let all_seen_at = later(self.began_at, ALL_SEEN_AFTER);
+        for pending in &mut pending {
+            if let Meaning::Expected(notice) = &mut pending.meaning {
+                // The announcement may have been left in the queue by who has seen the call-off.
+                notice.not_before = for_others.map(|_| all_seen_at);
+            }
             self.note(&message.id, pending, now);
         }
         self.shared.metrics.handled(Handled::taken);
@@ -362,8 +377,8 @@ impl Inbox {
         let written_at = notices.iter().map(|notice| later(notice.at, -ahead)).min().unwrap_or(now);
         let ours = pending.iter().map(|new| new.instance.clone()).chain(done).collect();
         let receipt = message.receipt;
-        // Others are to hear of it before ours are done.
-        if let Some(until) = for_others {
+        // Others are to hear of it before ours are done. What is urgent comes again as soon as any, after a crash too.
+        if let Some(until) = for_others.filter(|_| pending.iter().all(|it| it.meaning.may_wait(now))) {
             self.leave(receipt.clone(), until, aws_now);
         }
         // It may have come before, and some of its instances be seen no more: what was noted of those is to be settled all the same.
@@ -431,10 +446,16 @@ impl Inbox {
                 }
                 continue;
             };
+            if matches!(notice.news, News::ScheduledEvent { is_over: true, event: Some(_), .. }) {
+                for_others = for_others.max(Some(lapses(&notice.news, notice.at)));
+            }
             if done.contains(instance) {
                 continue;
             }
             let meaning = self.meaning(notice, &group, snapshot, now);
+            if meaning.is_none() {
+                self.tell_lapsed(notice, instance, &group, now);
+            }
             let meaning = meaning
                 .filter(|meaning| !self.closes_too_many(meaning, instance, &group, snapshot, &pending));
             if let Some(meaning) = meaning {
@@ -442,6 +463,30 @@ impl Inbox {
             }
         }
         (pending, for_others)
+    }
+
+    /// Tells of a notice about the machine of a Node that has lapsed, unless nothing is lost with it: refreshes show what our hook holds, and
+    /// what was called off is over.
+    fn tell_lapsed(&mut self, notice: &Notice, instance: &InstanceId, group: &GroupName, now: Timestamp) {
+        let is_no_loss =
+            matches!(notice.news, News::LifecycleAction { .. } | News::ScheduledEvent { is_over: true, .. });
+        let lapsed_at = lapses(&notice.news, notice.at);
+        let has_lapsed = lapsed_at <= later(now, self.shared.clock.aws_ahead());
+        if has_lapsed
+            && !is_no_loss
+            && self.is_about_a_node(notice)
+            && let Some(suppressed) = self.lapsed.allow(TELL_EVERY)
+        {
+            tracing::info!(
+                instance = instance.as_str(),
+                group = group.as_str(),
+                news = ?notice.news,
+                told_at = %notice.at,
+                %lapsed_at,
+                suppressed,
+                "notice ignored: it has lapsed"
+            );
+        }
     }
 
     /// Whether the instance was started after AWS reported its stop: its group took it out of the warm pool, whose stops do not matter.
@@ -619,7 +664,8 @@ impl Inbox {
         self.delete_or_release_settled_messages(aws_now);
         let others = self.waiting.values().filter(|waiting| !waiting.may_wait(now));
         let oldest = others.map(|waiting| waiting.written_at).min();
-        shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
+        let kept = self.waiting.values().filter(|waiting| !waiting.calls_off()).count();
+        shared.notices.queues.wait(&self.queue, kept, oldest);
         self.keep_hidden(now);
     }
 
@@ -713,6 +759,11 @@ impl Inbox {
 }
 
 impl Waiting {
+    /// Whether it asks for nothing any more, and is kept for what may come again.
+    fn calls_off(&self) -> bool {
+        self.pending.iter().all(|pending| pending.meaning.is_call_off())
+    }
+
     /// Whether all that it asks for may wait for its turn.
     fn may_wait(&self, now: Timestamp) -> bool {
         self.pending.iter().all(|pending| pending.meaning.may_wait(now))

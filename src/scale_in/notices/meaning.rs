@@ -9,7 +9,7 @@ use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
 use crate::scale_in::cordon::covers;
 use crate::scale_in::deadline::SAME_WITHIN;
-use crate::scale_in::record::Cause;
+use crate::scale_in::record::{Cause, End};
 use crate::scale_in::settings::{Settings, Treatment};
 
 /// From a spot interruption notice to the end of the instance.
@@ -21,7 +21,7 @@ const SPOT: SignedDuration = SignedDuration::from_mins(2);
 /// How long a rebalance recommendation counts. AWS names no end: it comes well before an interruption, or none follows.
 const REBALANCE: SignedDuration = SignedDuration::from_hours(1);
 
-/// How long a scheduled event counts of which AWS has told no end.
+/// How long a scheduled event of which AWS has told no end counts at least, after that was told.
 const WITHOUT_END: SignedDuration = SignedDuration::from_hours(24);
 
 /// Notices count for this long after what they announce: a machine that lives then was spared.
@@ -51,8 +51,10 @@ pub(super) fn lapses(news: &News, at: Timestamp) -> Timestamp {
         News::LifecycleAction { .. } | News::OtherTransition | News::StateChange => later(at, SPARED),
         News::CapacityEnds(ends) => later(*ends, SPARED),
         News::RebalanceRecommendation => later(at, REBALANCE),
+        // Degraded hardware is told of with a start long past, and fails on.
         News::ScheduledEvent { starts, ends, .. } => {
-            later(ends.or(*starts).unwrap_or(later(at, WITHOUT_END)), SPARED)
+            let a_day = later(at, WITHOUT_END);
+            later(ends.unwrap_or_else(|| starts.map_or(a_day, |starts| starts.max(a_day))), SPARED)
         }
     }
 }
@@ -91,8 +93,11 @@ pub(super) fn meaning(
             is_advice: !group.rebalances_capacity,
             ..expected(Cause::RebalanceRecommendation, settings.on_rebalance)
         },
-        News::ScheduledEvent { is_over: true, .. } => {
-            Expected { until: later(now, UNSHOWN), ..expected(Cause::ScheduledEvent, Treatment::Nothing) }
+        News::ScheduledEvent { is_over: true, event, .. } => {
+            let at_least = later(now, UNSHOWN);
+            // What announced the event may come again for as long as that counts.
+            let until = if event.is_some() { until.max(at_least) } else { at_least };
+            Expected { until, ..expected(Cause::ScheduledEvent, Treatment::Nothing) }
         }
         News::ScheduledEvent { starts, .. } => Expected {
             ends_at: starts.filter(|at| *at > now && settings.on_scheduled_event == Treatment::Drain),
@@ -107,7 +112,7 @@ pub(super) fn meaning(
         _ => (None, None),
     };
     let called_off = starts.filter(|_| is_call_off);
-    counts.then_some(Meaning::Expected(Noticed { expected, event, called_off }))
+    counts.then_some(Meaning::Expected(Noticed { expected, event, called_off, not_before: None }))
 }
 
 /// Whether a hook holds what the group ends, unless AWS has said that none does.
@@ -121,9 +126,14 @@ impl Meaning {
         matches!(self, Self::Expected(notice) if notice.expected.treatment == Treatment::Cordon)
     }
 
-    /// Whether the drain that it asks for may wait for its turn.
+    /// Whether the drain that it asks for may wait for its turn, or it asks for nothing any more.
     pub(super) fn may_wait(&self, now: Timestamp) -> bool {
-        matches!(self, Self::Expected(notice) if notice.expected.may_wait(now))
+        self.is_call_off() || matches!(self, Self::Expected(notice) if notice.expected.may_wait(now))
+    }
+
+    /// Whether it calls off what another message has announced.
+    pub(super) fn is_call_off(&self) -> bool {
+        matches!(self, Self::Expected(notice) if notice.is_call_off())
     }
 
     /// When it has lapsed.
@@ -186,8 +196,10 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
             let is_done = match expected.treatment {
                 Treatment::Drain => record.is_some_and(|record| {
                     expected.ends_at.is_none_or(|end| {
-                        let end = later(end, facts.ahead);
-                        record.ends_at.is_some_and(|written| written <= later(end, SAME_WITHIN))
+                        let written = record.end().map(|end| End { at: later(end.at, -facts.ahead), ..end });
+                        written.is_some_and(|written| {
+                            written.at <= later(end, SAME_WITHIN) && !notice.takes_back(&written)
+                        })
                     })
                 }),
                 Treatment::Cordon => record.is_some() || is_closed_for(node, notice, facts.ahead),
@@ -240,7 +252,9 @@ mod tests {
             (News::CapacityEnds(at(600)), Cause::CapacityEnd, Drain, Some(600), 1_200),
             (News::RebalanceRecommendation, Cause::RebalanceRecommendation, Cordon, None, 3_600),
             (scheduled(Some(900), Some(1_800), false), Cause::ScheduledEvent, Drain, Some(900), 2_400),
-            (scheduled(Some(900), None, false), Cause::ScheduledEvent, Drain, Some(900), 1_500),
+            (scheduled(Some(900), None, false), Cause::ScheduledEvent, Drain, Some(900), 87_000),
+            (scheduled(Some(90_000), None, false), Cause::ScheduledEvent, Drain, Some(90_000), 90_600),
+            (scheduled(Some(-3_600), None, false), Cause::ScheduledEvent, Drain, None, 87_000),
             (scheduled(None, None, false), Cause::ScheduledEvent, Drain, None, 87_000),
             (scheduled(None, None, true), Cause::ScheduledEvent, Nothing, None, 301),
             (News::StateChange, Cause::StateChange, Drain, None, 600),
@@ -339,7 +353,17 @@ mod tests {
         let begun = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
         let limited = |second| Record { ends_at: Some(at(second)), ..begun.clone() };
         let spot = Expected { until: at(720), ..spot(120) };
-        let spot = Meaning::Expected(Noticed { expected: spot, event: None, called_off: None });
+        let spot =
+            Meaning::Expected(Noticed { expected: spot, event: None, called_off: None, not_before: None });
+        let moved = |event: &str| {
+            let Meaning::Expected(notice) = spot.clone() else { panic!("{spot:?}") };
+            Meaning::Expected(Noticed { event: Some(event.to_owned()), ..notice })
+        };
+        let of_event = Record { event: Some("a".to_owned()), ..limited(0) };
+        for (event, is_done) in [("a", false), ("b", true)] {
+            let is_so = is_settled_with(&moved(event), InService, Some(&node(Some(&of_event), None)), true);
+            assert_eq!(is_so, is_done, "the record has an earlier end: {event}");
+        }
         let held = Meaning::Held { since: at(0), until: at(300) };
         let table = [
             (&spot, InService, Some(bare.clone()), false, "no record"),
@@ -382,7 +406,8 @@ mod tests {
             told_at: at(0),
             until: at(600),
         };
-        let stops = Meaning::Expected(Noticed { expected: stops, event: None, called_off: None });
+        let stops =
+            Meaning::Expected(Noticed { expected: stops, event: None, called_off: None, not_before: None });
         assert!(is_settled_with(&stops, Lifecycle::Warmed, Some(&bare), true), "the warm pool's own doing");
         assert!(!is_settled_with(&stops, InService, Some(&bare), true), "it runs workloads");
         assert!(!is_settled_with(&stops, Lifecycle::WarmPending, Some(&bare), true), "it may have run some");
@@ -421,7 +446,10 @@ mod tests {
             (News::StateChange, 600),
             (News::CapacityEnds(at(60)), 660),
             (News::RebalanceRecommendation, 3_600),
-            (scheduled(Some(900), None, false), 1_500),
+            (scheduled(Some(900), Some(1_800), false), 2_400),
+            (scheduled(Some(900), None, false), 87_000),
+            (scheduled(Some(-90_000), None, false), 87_000),
+            (scheduled(Some(90_000), None, false), 90_600),
         ] {
             assert_eq!(lapses(&news, at(0)), at(seconds), "{news:?}");
         }
@@ -445,7 +473,12 @@ mod tests {
             let cause = Cause::ScheduledEvent;
             let expected =
                 Expected { cause, ends_at: None, treatment, is_advice: false, told_at: at(0), until };
-            let meaning = Meaning::Expected(Noticed { expected, event: Some("a".into()), called_off: None });
+            let meaning = Meaning::Expected(Noticed {
+                expected,
+                event: Some("a".into()),
+                called_off: None,
+                not_before: None,
+            });
             is_settled_with(&meaning, Lifecycle::InService, Some(node), true)
         };
         for (node, is_on) in [

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 pub(super) use self::inbox::run;
 pub use self::queues::name_of as name_of_queue;
 use self::queues::{Queues, Reading};
-use super::record::Cause;
+use super::record::{Cause, End};
 use super::settings::Treatment;
 use crate::clock::{Clock, later};
 use crate::k8s::InstanceId;
@@ -75,6 +75,9 @@ impl Expected {
     }
 }
 
+/// Moments this close are of one scheduled event: clocks are set by seconds meanwhile, and no machine has two events within a minute.
+const SAME_EVENT_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
 /// What a notice says, and of which scheduled event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Noticed {
@@ -84,11 +87,27 @@ pub struct Noticed {
     pub event: Option<String>,
     /// When AWS would have ended the machine, if that is called off.
     pub called_off: Option<Timestamp>,
+    /// A drain that may wait begins no sooner: AWS may have called it off in a message that is still hidden.
+    pub not_before: Option<Timestamp>,
 }
 
 /// What these notices about an instance say together; `None` of none.
 pub(super) fn together(notices: &[Noticed]) -> Option<Expected> {
     notices.iter().map(|notice| notice.expected).reduce(Expected::and)
+}
+
+/// Until when a drain that may wait is not to begin by these notices about an instance.
+pub(super) fn not_before(notices: &[Noticed], now: Timestamp) -> Option<Timestamp> {
+    let drains = notices.iter().filter(|notice| notice.expected.treatment == Treatment::Drain);
+    drains.map(|notice| notice.not_before).min().flatten().filter(|at| *at > now)
+}
+
+/// When AWS ends the machine by these notices about an instance.
+pub(super) fn end(notices: &[Noticed]) -> Option<End> {
+    let ends = notices
+        .iter()
+        .filter_map(|notice| notice.expected.ends_at.map(|at| End { at, event: notice.event.clone() }));
+    ends.min_by_key(|end| end.at)
 }
 
 /// Whether these notices about an instance ask for a drain, and each that does lets it wait for its turn.
@@ -105,7 +124,36 @@ impl Noticed {
             (Some(called_off), Some(event)) => called_off == event,
             _ => true,
         };
-        self.expected.treatment == Treatment::Nothing && self.expected.cause == cause && is_the_event
+        self.is_call_off() && self.expected.cause == cause && is_the_event
+    }
+
+    /// Whether it calls off what another one has announced.
+    fn is_call_off(&self) -> bool {
+        self.expected.treatment == Treatment::Nothing
+    }
+
+    /// Whether what the other notice says counts no more: this one calls it off, or says something later of the same event, as when AWS
+    /// moves its start.
+    fn replaces(&self, other: &Self) -> bool {
+        let (now, before) = (&self.expected, &other.expected);
+        let is_same_event = self.event.is_some() && self.event == other.event && now.cause == before.cause;
+        is_same_event && before.told_at < now.told_at
+            || !other.is_call_off()
+                && self.calls_off(before.cause, other.event.as_deref())
+                && before.told_at <= now.told_at
+    }
+
+    /// Whether the machine does not end then: AWS has called that off, or moved the event. Where the event is not known, it is told by the
+    /// moment, which may differ: both were converted to our clock, and somebody may have set a clock since the first one was announced.
+    pub(super) fn takes_back(&self, end: &End) -> bool {
+        let is_close = |moment: Timestamp| moment.duration_since(end.at).abs() <= SAME_EVENT_WITHIN;
+        match (&self.event, &end.event) {
+            (Some(event), Some(of)) => {
+                let is_moved = self.expected.ends_at.is_some_and(|at| !is_close(at));
+                event == of && (self.is_call_off() || is_moved)
+            }
+            _ => self.called_off.is_some_and(is_close),
+        }
     }
 }
 
@@ -149,20 +197,15 @@ impl Notices {
         self.queues.reading(queue)
     }
 
-    /// Notes what a message says. What AWS has since called off no longer counts, in whatever order the two messages come. Returns whether
-    /// the notice is new.
+    /// Notes what a message says. What AWS has since called off, or moved, no longer counts, in whatever order the messages come. Returns
+    /// whether the notice is new.
     fn expect(&self, instance: &InstanceId, message: &str, notice: Noticed) -> bool {
-        let calls_off = |one: &Noticed, other: &Noticed| {
-            one.calls_off(other.expected.cause, other.event.as_deref())
-                && other.expected.told_at <= one.expected.told_at
-        };
-        let is_call_off = notice.expected.treatment == Treatment::Nothing;
         let mut all = self.by_instance.lock();
         let messages = all.entry(instance.clone()).or_default();
-        if !is_call_off && messages.values().any(|other| calls_off(other, &notice)) {
+        if messages.values().any(|other| other.replaces(&notice)) {
             return false;
         }
-        messages.retain(|_, other| !calls_off(&notice, other));
+        messages.retain(|id, other| id == message || !notice.replaces(other));
         let before = messages.insert(message.to_owned(), notice);
         drop(all);
         self.versions.send_replace(());
@@ -218,6 +261,7 @@ mod tests {
             expected: expected(Cause::ScheduledEvent, None, treatment),
             event: Some(event.to_owned()),
             called_off: None,
+            not_before: None,
         };
         let (drain, off) = (of(Treatment::Drain, "one"), of(Treatment::Nothing, "one"));
         let (before, after) = (Notices::default(), Notices::default());
@@ -236,6 +280,36 @@ mod tests {
     }
 
     #[test]
+    fn of_an_event_that_is_moved_what_aws_told_last_counts_whichever_comes_first() {
+        let instance = InstanceId::from("i-1");
+        let of = |event: &str, told_at: i64, ends_at: i64| Noticed {
+            expected: Expected {
+                told_at: Timestamp::from_second(told_at).expect("in range"),
+                ..expected(Cause::ScheduledEvent, Some(ends_at), Treatment::Drain)
+            },
+            event: Some(event.to_owned()),
+            called_off: None,
+            not_before: None,
+        };
+        let (first, moved, another) = (of("one", 0, 100), of("one", 10, 900), of("two", 5, 500));
+        for order in [[&first, &moved, &another], [&moved, &first, &another], [&another, &moved, &first]] {
+            let notices = Notices::default();
+            for notice in order {
+                notices.expect(&instance, &format!("{notice:?}"), notice.clone());
+            }
+            let ends: Vec<_> = notices.about(&instance).iter().map(|told| told.expected.ends_at).collect();
+            let told = |notice: &Noticed| ends.contains(&notice.expected.ends_at);
+            assert!(ends.len() == 2 && told(&moved) && told(&another), "{ends:?}");
+            assert_eq!(end(&notices.about(&instance)).and_then(|end| end.event), another.event);
+        }
+        let unnamed = |told_at, ends_at| Noticed { event: None, ..of("", told_at, ends_at) };
+        let notices = Notices::default();
+        notices.expect(&instance, "first", unnamed(0, 100));
+        notices.expect(&instance, "second", unnamed(10, 900));
+        assert_eq!(notices.about(&instance).len(), 2, "they may be two");
+    }
+
+    #[test]
     fn only_a_drain_on_advice_or_whose_end_is_more_than_a_day_away_may_wait_however_long_that_is_known() {
         const DAY: i64 = 86_400;
         let now = |second| Timestamp::from_second(second).expect("in range");
@@ -247,7 +321,7 @@ mod tests {
             (Some(14 * DAY), Treatment::Drain, 13 * DAY - 1, true),
             (Some(14 * DAY), Treatment::Drain, 13 * DAY, false),
         ] {
-            let notice = |expected| Noticed { expected, event: None, called_off: None };
+            let notice = |expected| Noticed { expected, event: None, called_off: None, not_before: None };
             let far = notice(expected(Cause::ScheduledEvent, ends_at, treatment));
             assert_eq!(
                 super::may_wait(std::slice::from_ref(&far), now(second)),
@@ -268,7 +342,7 @@ mod tests {
     fn what_is_expected_is_forgotten_with_its_last_message_and_that_is_heard() {
         let (notices, instance) = (Notices::default(), InstanceId::from("i-1"));
         let spot = expected(Cause::SpotInterruption, Some(120), Treatment::Drain);
-        let notice = Noticed { expected: spot, event: None, called_off: None };
+        let notice = Noticed { expected: spot, event: None, called_off: None, not_before: None };
         notices.expect(&instance, "m-1", notice.clone());
         notices.expect(&instance, "m-2", notice);
         let mut versions = notices.versions();

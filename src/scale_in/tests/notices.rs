@@ -580,7 +580,8 @@ fn the_end_of_a_machine_that_aws_calls_off_limits_its_drain_no_more() {
             (Some(at(100_000)), Some(at(100_000)))
         );
         let off = expected(Cause::ScheduledEvent, Treatment::Nothing, None);
-        scene.notices = vec![Noticed { expected: off, event: None, called_off: Some(at(event_of)) }];
+        scene.notices =
+            vec![Noticed { expected: off, event: None, called_off: Some(at(event_of)), not_before: None }];
         scene.plan();
         let limit = (!is_called_off).then(|| at(100_000));
         assert_eq!((scene.record().ends_at, scene.record().release_by), (limit, limit), "{event_of}");
@@ -589,6 +590,41 @@ fn the_end_of_a_machine_that_aws_calls_off_limits_its_drain_no_more() {
         scene.later(100_000);
         assert_eq!(deletions(&scene.plan()).is_empty(), is_called_off, "{event_of}");
     }
+}
+
+#[test]
+fn the_start_of_an_event_that_aws_moves_limits_its_drain_no_more_and_that_of_another_does() {
+    for (event, is_moved) in [(Some("a"), true), (Some("b"), false), (None, false)] {
+        let starts = |second| expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(second)));
+        let mut scene = told_of(node().with(pod("db").grace(60)), &[(starts(100_000), Some("a"))]);
+        scene.plan();
+        assert_eq!(scene.record().event.as_deref(), Some("a"));
+        scene.memory = Memory::default();
+        scene = told_of(scene, &[(starts(900_000), event)]);
+        scene.plan();
+        let end = at(if is_moved { 900_000 } else { 100_000 });
+        assert_eq!((scene.record().ends_at, scene.record().release_by), (Some(end), Some(end)), "{event:?}");
+        assert_eq!(scene.record().event.as_deref(), Some("a"));
+        scene = told_of(scene, &[(starts(50_000), event)]);
+        scene.plan();
+        assert_eq!((scene.record().ends_at, scene.record().event.as_deref()), (Some(at(50_000)), event));
+    }
+}
+
+/// A person takes the record off, and AWS tells of another start.
+#[test]
+fn what_is_remembered_of_an_event_that_aws_moves_limits_no_later_drain() {
+    let starts = |second| expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(second)));
+    let mut scene = told_of(node().with(pod("db").grace(60)), &[(starts(1_000), Some("a"))]);
+    scene.plan();
+    scene = untold(scene);
+    scene.plan();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    scene.plan();
+    assert_eq!(scene.view().scale_in(), None);
+    scene = told_of(scene, &[(starts(900_000), Some("a"))]);
+    scene.plan();
+    assert_eq!(scene.record().ends_at, Some(at(900_000)));
 }
 
 #[test]

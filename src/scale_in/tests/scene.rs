@@ -184,6 +184,7 @@ pub(super) fn told_of(mut scene: Scene, notices: &[(Expected, Option<&str>)]) ->
         expected: *expected,
         event: event.map(str::to_owned),
         called_off: None,
+        not_before: None,
     };
     scene.notices = notices.iter().map(read).collect();
     scene

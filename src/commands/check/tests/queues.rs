@@ -67,6 +67,18 @@ fn a_queue_that_notices_do_not_come_through_is_found() {
             Severity::Warning,
             "for 4days only",
         ),
+        (
+            "an hour",
+            changed(&|queue| queue.retention = Some(Duration::from_hours(1))),
+            Severity::Warning,
+            "for 1h only",
+        ),
+        (
+            "Node Termination Handler's",
+            changed(&|queue| queue.retention = Some(Duration::from_mins(5))),
+            Severity::Error,
+            "for 5m only",
+        ),
         ("late", changed(&|queue| queue.delay = Duration::from_mins(15)), Severity::Warning, "15m"),
         ("FIFO", vec![fifo], Severity::Warning, "FIFO"),
     ];
