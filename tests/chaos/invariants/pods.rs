@@ -179,6 +179,9 @@ const UNKNOWN_GRACE: i64 = 600;
 /// A request for a guard that was lost or late holds up those that follow.
 const UNGUARDED: SignedDuration = SignedDuration::from_secs(60);
 
+/// A pod that has come may be seen this much later.
+const SEEN: SignedDuration = SignedDuration::from_secs(5);
+
 /// A watch that has fallen silent is begun anew when it has lasted a minute, by a list.
 const SILENT: SignedDuration = SignedDuration::from_secs(70);
 
@@ -228,8 +231,16 @@ impl History {
         }) {
             return true;
         }
-        // It tolerates the cordon, came back once, and would come back for ever.
-        self.workload(run).is_some_and(|workload| workload.tolerates_all)
+        self.comes_for_ever(run)
+    }
+
+    /// Whether it tolerates the cordon, and came when all others had left, or about then: those that had come before are asked a last time.
+    fn comes_for_ever(&self, run: &Run) -> bool {
+        let tolerates_all = |run: &Run| self.workload(run).is_some_and(|workload| workload.tolerates_all);
+        let others = self.runs.iter().filter(|other| other.node == run.node && other.is_workload());
+        let ends = others.filter(|other| !tolerates_all(other)).filter_map(|other| Some(other.end?.0));
+        let left = ends.max();
+        tolerates_all(run) && left.is_none_or(|left| run.from.is_none_or(|from| from >= left - SEEN))
     }
 
     /// When somebody has deleted the Node of an instance: of its pods nothing is known.
