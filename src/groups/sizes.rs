@@ -158,6 +158,11 @@ fn suspends(group: &AutoScalingGroup, process: Process) -> bool {
     group.frozen.is_some() || group.suspended.contains(process.name())
 }
 
+/// Whether the group launches no instance of its own now: nothing replaces what leaves.
+pub fn launches_nothing(group: &AutoScalingGroup) -> bool {
+    group.suspended.contains(Process::Launch.name())
+}
+
 /// Whether no node of the group may leave for good: AWS ends none of its instances on request now.
 pub fn keeps_its_nodes(group: &AutoScalingGroup) -> bool {
     suspends(group, Process::Terminate)

@@ -21,6 +21,7 @@ use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
 use crate::clock::later;
 use crate::cluster::{NodeView, Nodes};
 use crate::groups::Snapshot;
+use crate::groups::sizes::launches_nothing;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// A request that waits is looked at again after this time.
@@ -28,6 +29,9 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// A turn stands for this long without a record. A request whose Node cannot be written goes behind the others then.
 const STANDS_FOR: SignedDuration = SignedDuration::from_secs(30);
+
+/// Why a group launches nothing whose process for that somebody has suspended.
+const SUSPENDED: &str = "process Launch is suspended";
 
 /// Whether the request on this Node may be carried out now. Once it may, that stands until there is a record, or the request is
 /// taken back or does not fit any more, for [`STANDS_FOR`] at most.
@@ -49,7 +53,10 @@ pub(super) fn turn(shared: &Shared, snapshot: Option<&Snapshot>, node: &NodeView
             notices::may_wait(&notices, now) && notices::not_before(&notices, now).is_none()
         },
     };
-    let launches_fail = || group.failure.as_ref().map(|failure| failure.code.clone());
+    let launches_fail = || {
+        let is_suspended = launches_nothing(&group.asg).then(|| SUSPENDED.to_owned());
+        is_suspended.or_else(|| group.failure.as_ref().map(|failure| failure.code.clone()))
+    };
     match queue.turn(node, &instance.id, &shared.turns_given) {
         Turn::Now => Turn::Now,
         Turn::Waits(ahead) => Turn::Waits(Ahead { launches_fail: launches_fail(), ..ahead }),
@@ -138,8 +145,9 @@ impl Queue<'_> {
         // With launches that fail, what is replaced would empty the group, and holds nothing else up.
         let is_replaced = mine.is_none_or(|mine| mine.replaced);
         let to_come = self.to_come();
-        // On their way out, or not replaced yet.
-        let away = to_come + self.to_leave(&under_way);
+        // On their way out, or not replaced yet. A group that launches nothing replaces none.
+        let away =
+            if launches_nothing(self.group) { self.at_once } else { to_come + self.to_leave(&under_way) };
         let counts = |replaced: bool| is_replaced || !replaced || away < self.at_once;
         let mine = (place(id, mine.and_then(|mine| mine.since)), &node.name);
         let is_before = |one: &&Waiting<'_>| {

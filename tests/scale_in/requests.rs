@@ -150,6 +150,29 @@ async fn a_request_whose_node_cannot_be_written_holds_the_others_up_for_half_a_m
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_group_that_launches_nothing_at_present_replaces_nothing() {
+    for held in [false, true] {
+        let scene = Scene::with(if held { held_group(4, 60) } else { group(4) }).await;
+        let [first, second, ..] = &scene.machines()[..] else { panic!("four") };
+        scene.world.aws.suspend("web", "Launch", true);
+        // The next look at the group shows it.
+        scene.pass_some(seconds(90)).await;
+        scene.annotate(first, Some("replace")).await;
+        scene.pass_some(seconds(3_600)).await;
+        assert_eq!(begun(&scene.world).len(), 0, "nothing would come in its place");
+        let told = notes(&scene.world, first, "ScaleInQueued");
+        let why = "Launches of the group fail: \"process Launch is suspended\"";
+        assert!(told.last().is_some_and(|note| note.ends_with(why)), "{told:?}");
+        // One that is not to be replaced need not wait for it.
+        scene.annotate(second, Some("now")).await;
+        scene.until(|w| !w.cluster.has_node(&second.name)).await;
+        scene.world.aws.suspend("web", "Launch", false);
+        scene.until(|w| !w.cluster.has_node(&first.name)).await;
+        assert_nothing_lost(&scene.world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_whose_launches_fail_is_not_emptied_by_requests_to_replace_its_nodes() {
     for held in [false, true] {
         let scene = Scene::with(if held { held_group(4, 60) } else { group(4) }).await;

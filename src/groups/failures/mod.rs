@@ -17,6 +17,7 @@ use jiff::Timestamp;
 
 use self::explain::{explain, failed_tries, is_launch};
 pub use self::metrics::LaunchMetrics;
+use super::sizes;
 use super::{LaunchFailure, Snapshot};
 use crate::aws::{Activity, AutoScalingGroup};
 use crate::clock::elapsed;
@@ -65,7 +66,7 @@ struct Shortage {
 
 /// Whether the group has fewer instances than desired and may launch more.
 pub fn is_short(group: &AutoScalingGroup) -> bool {
-    !group.suspended.contains("Launch") && live(group) < group.desired
+    !sizes::launches_nothing(group) && live(group) < group.desired
 }
 
 fn live(group: &AutoScalingGroup) -> i32 {
