@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Ask};
 use super::deadline;
-use super::drain::OVERDUE_AFTER;
+use super::drain::{ASK_AGAIN, OVERDUE_AFTER};
 use super::events;
 use super::history::Step;
 use super::outcome::{Outcome, Removal};
@@ -320,7 +320,8 @@ impl Worker {
                 let overdue = later(self.shared.clock.cluster(), -OVERDUE_AFTER);
                 let is_listed = |pod: &PodView| self.shared.nodes.get(&pod.node).is_some();
                 let is_overdue = |pod: &&PodView| {
-                    let has_shown_nothing = || self.memory.of(&pod.uid).to_go.is_some();
+                    let to_go = || self.memory.of(&pod.uid).to_go;
+                    let has_shown_nothing = || to_go().is_some_and(|at| at + ASK_AGAIN <= now);
                     pod.deletion_timestamp.map_or_else(has_shown_nothing, |end| end <= overdue)
                         && is_listed(pod)
                 };
