@@ -210,7 +210,10 @@ impl Provider {
     ///
     /// Source: `cleanUpIfRequired` of its `core/static_autoscaler.go`.
     fn group_for_node(&self, node: Option<&NamedNode>) -> Result<NodeGroup, RpcError> {
-        let view = self.known()?;
+        let view = match self.groups.latest() {
+            Some(view) if self.scale_ins.is_ready() => view,
+            _ => self.view()?,
+        };
         let (name, provider_id) = node.map_or(("", ""), |node| (&node.name, &node.provider_id));
         let is_secondary = |id: &ProviderId| match id {
             ProviderId::Instance { instance, .. } => self.scale_ins.is_secondary(&name.into(), instance),

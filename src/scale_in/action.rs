@@ -134,8 +134,8 @@ pub struct Plan {
     pub phase_until: Option<Timestamp>,
     /// When the first pod not yet asked to go is deleted regardless of budgets; `None`: no pod is before the phase ends.
     pub last_call: Option<Timestamp>,
-    /// Whether pods that come back are to be asked a last time.
-    pub asks_last: bool,
+    /// If pods that come back are to be asked a last time from now on: until when, by the API server's clock.
+    pub asks_last: Option<Timestamp>,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,
     /// Target groups through which load balancers still reach the instance, if the release waits for nothing else; empty: AWS has not

@@ -82,7 +82,7 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     }
     // A pod that is going gets its grace.
     let is_going = pod.deletion_timestamp.is_some() || around.is_asked;
-    if !is_going && around.returns.is_some_and(|returns| returns.is_given_up(pod)) {
+    if !is_going && around.returns.is_some_and(|returns| returns.is_given_up(pod, around.now)) {
         return Class::Returned;
     }
     if is_patient(pod, around.now) && !around.patience_is_over { Class::Patient } else { Class::Workload }

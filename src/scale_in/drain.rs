@@ -15,6 +15,7 @@ use super::deletion::{ask_workload, cut_off, cut_short, delete};
 use super::events::ScaleInEvent;
 use super::eviction_rate::Permit;
 use super::record::{Phase, Record};
+use super::returns::Returns;
 use super::situation::{Situation, TWINS_CONFIRM_WITHIN};
 use super::tries::Task;
 use super::waiting::{WaitReason, Waiting};
@@ -63,7 +64,9 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let pods: Vec<Classified<'_>> = s.classified(Some(&record)).collect();
     announce_given_up(s, &record, &pods, plan);
     let limit = record.release_by.map(|by| deadline::gone_by(by, s.time_for_daemons(&record)));
-    let pods = if asks_last(s, &pods, limit, plan) { s.last_round(&record).collect() } else { pods };
+    plan.asks_last = asks_last(s, &pods, limit, plan);
+    let pods = if plan.asks_last.is_some() { s.last_round(&record).collect() } else { pods };
+    let last_round_ends = plan.asks_last.or_else(|| s.memory.of_scale_in.returns.asked_last_until());
     let workloads: Vec<Classified<'_>> = pods.into_iter().filter(|(_, class)| class.is_workload()).collect();
     let late = limit.is_some_and(|limit| limit <= s.now);
     if late {
@@ -87,7 +90,8 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     plan.phase_until = limit;
     plan.wake(limit);
     let silent = s.nodes().flat_map(|node| [s.lost_at(node), s.unable_at(node)]).flatten();
-    for end in s.settings.patience_ends(&record).into_iter().chain(silent).filter(|end| *end > s.now) {
+    let ends = s.settings.patience_ends(&record).into_iter().chain(silent);
+    for end in ends.chain(last_round_ends.map(|until| s.ours(until))).filter(|end| *end > s.now) {
         plan.wake(end);
     }
     let patient = workloads.iter().filter(|(_, class)| *class == Class::Patient);
@@ -99,18 +103,23 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     announce_over_time(s, &record, plan);
 }
 
-/// Whether pods that come back are asked a last time from now on: once all others have gone, or where their graces need what is left before
-/// the limit.
-fn asks_last(s: &Situation<'_>, pods: &[Classified<'_>], limit: Option<Timestamp>, plan: &mut Plan) -> bool {
+/// If pods that come back are asked a last time from now on, until when, by the API server's clock: once all others have gone, or where
+/// their graces need what is left before the limit.
+fn asks_last(
+    s: &Situation<'_>,
+    pods: &[Classified<'_>],
+    limit: Option<Timestamp>,
+    plan: &mut Plan,
+) -> Option<Timestamp> {
     let returned = pods.iter().filter(|(_, class)| *class == Class::Returned);
-    let Some(grace) = returned.map(|(pod, _)| pod.grace_seconds).max() else { return false };
-    if !s.memory.of_scale_in.returns.may_be_asked_last() {
-        return false;
+    let grace = returned.map(|(pod, _)| pod.grace_seconds).max()?;
+    if s.memory.of_scale_in.returns.asked_last_until().is_some() {
+        return None;
     }
     let have_others_gone = !pods.iter().any(|(_, class)| class.is_workload());
     let call = limit.map(|limit| order::first_call(limit, grace));
-    plan.asks_last = have_others_gone || call.is_some_and(|call| s.has_come(call, plan));
-    plan.asks_last
+    let asks = have_others_gone || call.is_some_and(|call| s.has_come(call, plan));
+    asks.then(|| Returns::last_round_ends(s.theirs(s.now), SignedDuration::from_secs(grace)))
 }
 
 fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Plan) {

@@ -189,8 +189,8 @@ impl Memory {
     /// Notes what a plan says of the node's pods.
     pub fn note_planned(&mut self, plan: &Plan, now: Timestamp) {
         self.note_occupied(plan.occupied, now);
-        if plan.asks_last {
-            self.of_scale_in.returns.ask_last();
+        if let Some(until) = plan.asks_last {
+            self.of_scale_in.returns.ask_last(until);
         }
     }
 

@@ -86,7 +86,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     look_up_daemon_sets(s, &mut plan);
     // Until the Node is cordoned, a pod may be on its way: an earlier scheduling decision may be bound later.
     let is_closed = s.node.unschedulable || s.node.taint(names::TO_BE_DELETED).is_some();
-    let asks_last = plan.asks_last;
+    let asks_last = plan.asks_last.is_some();
     let has_workloads =
         || asks_last || s.workloads(record.as_ref()).next().is_some() || s.awaits_daemon_sets();
     plan.occupied = s.pods.map(|_| !is_closed || has_workloads());

@@ -4,7 +4,7 @@
 //! Each owner's pods are evicted (at the deadline: deleted) like all others. The first to come back is evicted too, as it may go elsewhere this time;
 //! later ones would come back for ever, and are neither evicted nor waited for. The same once many have come in spite of the cordon, whoever
 //! owns them: each run of a CronJob or of a CI system has another owner. Once all others have gone, those that are there then are evicted a
-//! last time: else they would end with the machine, without a signal.
+//! last time: else they would end with the machine, without a signal. What is refused then for too long is given up again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +28,9 @@ const NEWCOMERS: usize = 10;
 /// Creation times lie up to this much before the moment.
 const WHOLE_SECONDS: SignedDuration = SignedDuration::from_secs(1);
 
+/// The last round of evictions is over this long after the longest grace of its pods: what is still refused is not waited for.
+const REFUSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
 /// What one run has seen of pods that come back.
 #[derive(Clone, Debug, Default)]
 pub struct Returns {
@@ -41,10 +44,19 @@ pub struct Returns {
     newcomers: usize,
     /// UIDs of those that came when there had been [`NEWCOMERS`].
     too_many: BTreeSet<String>,
-    /// UIDs of those that were there when the last round began.
-    last: Option<BTreeSet<String>>,
+    /// The last round, once it has begun.
+    last: Option<LastRound>,
     /// Since when this run has seen the Node cordoned, by the API server's clock.
     cordoned_since: Option<Timestamp>,
+}
+
+/// All that come back are evicted, whatever they have done before.
+#[derive(Clone, Debug)]
+struct LastRound {
+    /// UIDs of the pods that were there when it began.
+    pods: BTreeSet<String>,
+    /// Its end, by the API server's clock.
+    until: Timestamp,
 }
 
 impl Returns {
@@ -95,20 +107,25 @@ impl Returns {
         self.seen.get(&pod.uid).copied().unwrap_or_default()
     }
 
-    /// Whether the last round is still to come.
-    pub fn may_be_asked_last(&self) -> bool {
-        self.last.is_none()
+    /// When a last round that begins at `now` ends, where the longest grace of its pods is this.
+    pub fn last_round_ends(now: Timestamp, grace: SignedDuration) -> Timestamp {
+        later(later(now, grace), REFUSED_WITHIN)
     }
 
-    /// Begins the last round: all that are there now are to be evicted, whatever they have done.
-    pub fn ask_last(&mut self) {
-        self.last.get_or_insert_with(|| self.seen.keys().cloned().collect());
+    /// Begins the last round, unless it has begun, with all that are there now.
+    pub fn ask_last(&mut self, until: Timestamp) {
+        self.last.get_or_insert_with(|| LastRound { pods: self.seen.keys().cloned().collect(), until });
     }
 
-    /// Whether this pod is no longer evicted. A pod that was there at its owner's first eviction has never come back, whatever its
-    /// creation time says: the API server's clock may be ahead.
-    pub fn is_given_up(&self, pod: &PodView) -> bool {
-        if self.last.as_ref().is_some_and(|last| last.contains(&pod.uid)) {
+    /// When the last round ends, or ended; `None`: it is still to come.
+    pub fn asked_last_until(&self) -> Option<Timestamp> {
+        self.last.as_ref().map(|last| last.until)
+    }
+
+    /// Whether this pod is no longer evicted at `now`. A pod that was there at its owner's first eviction has never come back, whatever
+    /// its creation time says: the API server's clock may be ahead.
+    pub fn is_given_up(&self, pod: &PodView, now: Timestamp) -> bool {
+        if self.last.as_ref().is_some_and(|last| now < last.until && last.pods.contains(&pod.uid)) {
             return false;
         }
         if self.too_many.contains(&pod.uid) {
@@ -170,18 +187,24 @@ mod tests {
         assert!(!returns.is_back(&b, asked_at), "it never went away");
         let c = pod("c", 102);
         returns.see(&on_the_node(&[&b, &c]), None);
-        assert!(returns.is_back(&c, asked_at) && !returns.is_given_up(&c));
+        assert!(returns.is_back(&c, asked_at) && !returns.is_given_up(&c, at(200)));
         returns.asked(c.owner(), true);
         let d = pod("d", 102);
         returns.see(&on_the_node(&[&b, &d]), None);
-        assert!(returns.is_given_up(&d) && !returns.is_given_up(&b));
-        assert!(returns.may_be_asked_last());
-        returns.ask_last();
-        assert!(!returns.is_given_up(&d) && !returns.may_be_asked_last(), "the last round");
+        assert!(returns.is_given_up(&d, at(200)) && !returns.is_given_up(&b, at(200)));
+        assert_eq!(returns.asked_last_until(), None);
+        let until = Returns::last_round_ends(at(200), SignedDuration::from_secs(30));
+        assert_eq!(until, at(290));
+        returns.ask_last(until);
+        assert!(
+            !returns.is_given_up(&d, at(289)) && returns.asked_last_until() == Some(until),
+            "the last round"
+        );
+        assert!(returns.is_given_up(&d, until), "refused for too long");
         returns.asked(d.owner(), true);
         let next = pod("e", 103);
         returns.see(&on_the_node(&[&b, &d, &next]), None);
-        assert!(returns.is_given_up(&next), "it came after that began");
+        assert!(returns.is_given_up(&next, at(200)), "it came after that began");
     }
 
     #[test]
@@ -194,13 +217,13 @@ mod tests {
         returns.see(&on_the_node(&[&a]), None);
         returns.asked(a.owner(), false);
         returns.see(&on_the_node(&[&b]), None);
-        assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b));
+        assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b, at(200)));
         assert_eq!((returns.asked_from(&a), returns.asked_from(&b)), (None, None));
         returns.asked(b.owner(), true);
         // The scheduler's view of the Node may lag: it is asked again, at a pace.
         let (c, d) = (bound("c", 160), bound("d", 161));
         returns.see(&on_the_node(&[&c, &d]), None);
-        assert!(!returns.is_given_up(&c) && returns.is_given_up(&d));
+        assert!(!returns.is_given_up(&c, at(200)) && returns.is_given_up(&d, at(200)));
         assert_eq!((returns.asked_from(&c), returns.asked_from(&d)), (Some(at(165)), Some(at(161))));
         // Somebody has opened the Node for a moment meanwhile.
         returns.see_node(false, at(200));
@@ -208,7 +231,7 @@ mod tests {
         returns.see_node(true, at(210));
         let (early, late) = (bound("e", 261), bound("f", 262));
         returns.see(&on_the_node(&[&early, &late]), None);
-        assert!(!returns.is_given_up(&early) && returns.is_given_up(&late));
+        assert!(!returns.is_given_up(&early, at(200)) && returns.is_given_up(&late, at(200)));
     }
 
     #[test]
@@ -227,7 +250,7 @@ mod tests {
                 .filter(|&n| {
                     let pod = new(n, tolerates_cordon);
                     returns.see(&on_the_node(&[&pod]), requested_at);
-                    returns.is_given_up(&pod)
+                    returns.is_given_up(&pod, at(200))
                 })
                 .collect();
             let expected: &[i64] = if tolerates_cordon && requested_at.is_some() { &[11, 12] } else { &[] };
@@ -245,9 +268,9 @@ mod tests {
             let (a, b, c) = (of("a"), of("b"), of("c"));
             returns.see(&on_the_node(&[&a, &b]), None);
             returns.asked(a.owner(), returns.is_back(&a, Some(at(100))));
-            assert!(!returns.is_given_up(&b));
+            assert!(!returns.is_given_up(&b, at(200)));
             returns.see(&on_the_node(&[&b, &c]), None);
-            assert!(returns.is_given_up(&c), "it has come after that");
+            assert!(returns.is_given_up(&c, at(200)), "it has come after that");
         }
     }
 
