@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::events::ScaleInEvent;
-use super::waiting::Waiting;
+use super::waiting::{WaitReason, Waiting};
 use crate::aws::Hook;
 use crate::cluster::{BudgetSeen, DrainState, PodName, PodView};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -160,6 +160,13 @@ impl Plan {
                 _ => None,
             })
         })
+    }
+
+    /// How many pods have to exit before there is something to do; 0: something else may be to do.
+    pub(super) fn exits_to_come(&self) -> usize {
+        let is_exiting = |waiting: &Waiting| matches!(waiting.why, WaitReason::Exiting(_));
+        let is_all = self.actions.is_empty() && self.waiting.iter().all(is_exiting);
+        if is_all { self.waiting.len() } else { 0 }
     }
 
     /// Plans again at `moment`, if there is one, at the latest.

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
 use tokio_stream::StreamMap;
 
 use super::context::Shared;
+use crate::clock::{Clock, later};
 use crate::cluster::{Partial, PodView, has_expired};
 use crate::k8s::NodeName;
 use crate::telemetry::{Outage, chain};
@@ -27,6 +28,8 @@ pub(super) struct Pods {
     pub(super) confirmed_at: Option<Timestamp>,
     /// How often something about them has changed.
     pub(super) version: u64,
+    /// How many pods have to exit before there is something to do, by the last plan; 0: any news may be something to do.
+    pub(super) exits_to_come: usize,
     watches: Watches,
 }
 
@@ -39,6 +42,19 @@ struct Watches {
 }
 
 type WatchEvent = watcher::Result<Event<Partial<Pod>>>;
+
+/// What is new of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// One has exited, or its object has gone after that, and nothing is to be done before others have exited.
+    NotTheLastExit,
+    /// Anything else that a drain goes by.
+    Other,
+}
+
+/// An exit is shown to people this much later at most, where nothing is to be done before others have exited: while thousands of pods exit,
+/// it would have its node planned twice.
+const EXITS_SHOWN_WITHIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// Watches that run this long without a failure work: a failure after that begins another outage.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
@@ -75,23 +91,38 @@ impl Pods {
         self.watches = Watches::default();
     }
 
-    /// Takes in events until one is news: kubelets report much that a drain does not go by. `None` without a watch.
-    pub(super) async fn news(&mut self) -> Option<()> {
-        let before = self.version;
-        while self.version == before {
-            let (node, event) = self.watches.streams.next().await?;
-            self.take_in(&node, event);
+    /// Takes in events until there is something to plan with. `None` without a watch.
+    pub(super) async fn news(&mut self, clock: &Clock) -> Option<()> {
+        let mut show_by = None;
+        loop {
+            tokio::select! {
+                biased;
+                news = self.next() => match news? {
+                    News::NotTheLastExit => _ = show_by.get_or_insert(later(clock.now(), EXITS_SHOWN_WITHIN)),
+                    News::Other => return Some(()),
+                },
+                () = clock.sleep_until_some(show_by) => return Some(()),
+            }
         }
-        Some(())
+    }
+
+    /// Takes in events until one is news: kubelets report much that a drain does not go by. `None` without a watch.
+    pub(super) async fn next(&mut self) -> Option<News> {
+        loop {
+            let (node, event) = self.watches.streams.next().await?;
+            if let Some(news) = self.take_in(&node, event) {
+                self.version += 1;
+                return Some(news);
+            }
+        }
     }
 
     /// Takes in an event. A list from before a watch broke says nothing of what the watch missed.
-    fn take_in(&mut self, node: &NodeName, event: WatchEvent) {
+    fn take_in(&mut self, node: &NodeName, event: WatchEvent) -> Option<News> {
         let error = match event {
             Ok(event) => return self.apply(node, event),
             Err(error) => error,
         };
-        self.version += 1;
         self.confirmed_at = None;
         self.relisting.insert(node.clone());
         if has_expired(&error) {
@@ -99,16 +130,17 @@ impl Pods {
                 node = node.as_str(),
                 "the watch of the node's pods has expired: they are listed anew"
             );
-            return;
+            return Some(News::Other);
         }
         // Nothing may have changed since to tell that it works again.
         self.watches.outage.recovered_after(STABLE_AFTER);
         if let Some(outage_seconds) = self.watches.outage.failed() {
             tracing::warn!(node = node.as_str(), outage_seconds, error = %chain(&error), "watch of the node's pods broke: they are listed anew, and nothing is released before that");
         }
+        Some(News::Other)
     }
 
-    fn apply(&mut self, node: &NodeName, event: Event<Partial<Pod>>) {
+    fn apply(&mut self, node: &NodeName, event: Event<Partial<Pod>>) -> Option<News> {
         // A list says nothing of the watch, which may be refused all the same.
         let is_of_the_watch = matches!(event, Event::Apply(_) | Event::Delete(_));
         let outage_took = if is_of_the_watch { self.watches.outage.recovered() } else { None };
@@ -120,28 +152,43 @@ impl Pods {
             Event::Init => {
                 listing.clear();
                 self.relisting.insert(node.clone());
-                self.version += 1;
+                Some(News::Other)
             }
-            Event::InitApply(pod) => listing.push(PodView::from(&pod)),
+            Event::InitApply(pod) => {
+                listing.push(PodView::from(&pod));
+                None
+            }
             Event::InitDone => {
                 self.relisting.remove(node);
                 self.by_uid.retain(|_, pod| pod.node != *node);
                 self.by_uid.extend(std::mem::take(listing).into_iter().map(|pod| (pod.uid.clone(), pod)));
                 self.listed.insert(node.clone());
-                self.version += 1;
+                Some(News::Other)
             }
             Event::Apply(pod) => {
                 let pod = PodView::from(&pod);
-                if self.by_uid.get(&pod.uid) != Some(&pod) {
-                    self.by_uid.insert(pod.uid.clone(), pod);
-                    self.version += 1;
+                let before = self.by_uid.get(&pod.uid);
+                if before == Some(&pod) {
+                    return None;
                 }
+                let has_exited = pod.finished && before.is_some_and(|before| !before.finished);
+                self.by_uid.insert(pod.uid.clone(), pod);
+                Some(if has_exited { self.exited() } else { News::Other })
             }
             Event::Delete(pod) => {
-                let removed = self.by_uid.remove(&PodView::from(&pod).uid);
-                self.version += u64::from(removed.is_some());
+                let removed = self.by_uid.remove(&PodView::from(&pod).uid)?;
+                Some(if !removed.finished { self.exited() } else { self.after_exits() })
             }
         }
+    }
+
+    fn exited(&mut self) -> News {
+        self.exits_to_come = self.exits_to_come.saturating_sub(1);
+        self.after_exits()
+    }
+
+    fn after_exits(&self) -> News {
+        if self.exits_to_come > 0 { News::NotTheLastExit } else { News::Other }
     }
 }
 
@@ -182,11 +229,40 @@ mod tests {
         for (at, (event, is_news)) in events.into_iter().enumerate() {
             let told = stream::iter([Ok(event)]).chain(stream::pending());
             pods.watches.streams.insert(node.clone(), told.boxed());
-            assert_eq!(pods.news().now_or_never().flatten().is_some(), is_news, "event {at}");
+            let news = is_news.then_some(News::Other);
+            assert_eq!(pods.next().now_or_never().flatten(), news, "event {at}");
         }
         pods.watches.streams.insert(node, stream::iter([Err(watcher::Error::NoResourceVersion)]).boxed());
-        assert!(pods.news().now_or_never().flatten().is_some(), "it broke");
+        assert!(pods.next().now_or_never().flatten().is_some(), "it broke");
         assert!(pods.by_uid.is_empty());
+    }
+
+    #[test]
+    fn of_several_exits_the_last_one_is_something_to_do_and_so_is_all_that_is_no_exit() {
+        let running = |uid| pod(uid, json!({ "phase": "Running" }));
+        let ended = |uid| pod(uid, json!({ "phase": "Succeeded" }));
+        let node = NodeName::from("n");
+        let mut pods = Pods::default();
+        for uid in ["a", "b", "c"] {
+            pods.apply(&node, Event::Apply(running(uid)));
+        }
+        pods.exits_to_come = 3;
+        let (more, other) = (Some(News::NotTheLastExit), Some(News::Other));
+        let is_going = json!({ "metadata": { "uid": "c", "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        for (event, news) in [
+            (Event::Apply(ended("a")), more),
+            (Event::Apply(ended("a")), None),
+            (Event::Delete(ended("a")), more),
+            (Event::Apply(running("new")), other),
+            (Event::Apply(serde_json::from_value(is_going).expect("a pod")), other),
+            // The kubelet's last word and the object's end may come together.
+            (Event::Delete(running("b")), more),
+            (Event::Apply(ended("c")), other),
+            (Event::Delete(ended("c")), other),
+        ] {
+            assert_eq!(pods.apply(&node, event), news);
+        }
+        assert!(pods.apply(&node, Event::Init) == other && pods.exits_to_come == 0);
     }
 
     /// That is in the way of things: on a node where nothing changes, while much does elsewhere.

@@ -200,7 +200,7 @@ impl Worker {
                 biased;
                 () = shared.stop.cancelled() => break,
                 Some(outcome) = self.running.next() => self.remember(outcome),
-                news = self.pods.news() => if news.is_none() { break },
+                news = self.pods.news(&shared.clock) => if news.is_none() { break },
                 () = follow.notified() => {}
                 () = eviction_slot_free.notified() => {}
                 Ok(()) = groups.changed() => {}
@@ -236,7 +236,7 @@ impl Worker {
         while let Some(Some(outcome)) = self.running.next().now_or_never() {
             self.remember(outcome);
         }
-        while self.pods.news().now_or_never().flatten().is_some() {}
+        while self.pods.next().now_or_never().flatten().is_some() {}
     }
 
     /// Whether pods are being listed anew, since a watch of theirs broke.
@@ -325,6 +325,7 @@ impl Worker {
         known.turn = asks_for_its_turn.get();
         self.planned_with = known;
         let wake_at = plan.wake_at;
+        self.pods.exits_to_come = plan.exits_to_come();
         self.memory.note_planned(&plan, now);
         self.carry_out(&node, plan, leads, look.cluster_ahead);
         if !wanted && self.running.is_empty() {

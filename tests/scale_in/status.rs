@@ -90,6 +90,27 @@ async fn an_operator_sees_which_node_waits_for_which_pod_and_which_budget() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_several_pods_that_exit_each_is_shown_as_gone_soon_after_its_exit() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    let exiting = |name, seconds| pod(name).on(&machine.name).grace(900).exits_after(seconds);
+    scene.run([exiting("early", 20), exiting("later", 40), exiting("last", 600)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    let waits_for = async || {
+        let status = status(scene.program()).await;
+        let waiting = status["scaleIns"][0]["waiting"].as_array().expect("a list").clone();
+        waiting.iter().map(|wait| wait["pod"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    for (gone, left) in
+        [("early", ["default/last", "default/later"].as_slice()), ("later", &["default/last"])]
+    {
+        scene.until(|w| w.cluster.pod(gone).is_none()).await;
+        scene.pass_some(seconds(2)).await;
+        assert_eq!(waits_for().await, left, "without {gone}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_scale_in_that_ended_is_told_with_its_outcome_and_its_phases() {
     let scene = Scene::with(group(2)).await;
     let (first, second) = (scene.first(), scene.machines().remove(1));

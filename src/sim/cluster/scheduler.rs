@@ -106,7 +106,7 @@ impl State {
 
     /// The pods without a node, in scheduling order.
     pub(super) fn waiting_pods(&self) -> Vec<Arc<Object>> {
-        let waiting = self.store.all(Resource::Pods).filter(|pod| self.is_waiting(pod));
+        let waiting = self.store.unbound_pods().filter(|pod| self.is_waiting(pod));
         let mut waiting: Vec<Arc<Object>> = waiting.cloned().collect();
         let age = |pod: &Object| text(&pod.value, &["metadata", "creationTimestamp"]).map(str::to_owned);
         waiting.sort_by_cached_key(|pod| (Reverse(pod.pod().priority), age(pod), pod.name.clone()));
@@ -120,7 +120,7 @@ impl State {
 
     fn is_waiting(&self, pod: &Object) -> bool {
         let facts = pod.pod();
-        facts.node.is_none() && facts.active() && !self.chosen.contains_key(&facts.uid)
+        facts.active() && !self.chosen.contains_key(&facts.uid)
     }
 
     /// The pods about to be bound to a node.

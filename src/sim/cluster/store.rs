@@ -1,7 +1,7 @@
 //! The simulated etcd: the objects, a revision that counts every write, and the history of writes.
 //!
 //! Invariants: the revision only grows; a write that changes nothing does not count; history holds every write after
-//! `compacted`, so that the state at any revision since can be returned; a pod is indexed under its node and each of its labels, and what
+//! `compacted`, so that the state at any revision since can be returned; a pod is indexed under its node (or none) and each of its labels, and what
 //! the garbage collector looks after under its owners, for as long as it exists.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,6 +43,7 @@ pub(super) struct Store {
     /// The history up to this revision is forgotten.
     pub(super) compacted: u64,
     objects: BTreeMap<Resource, BTreeMap<Name, Arc<Object>>>,
+    /// Pods by the node they are bound to; "": to none.
     by_node: BTreeMap<String, BTreeSet<Name>>,
     /// Pods by key and value of a label.
     labelled: BTreeMap<(String, String), BTreeSet<Name>>,
@@ -72,6 +73,11 @@ impl Store {
     pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<Object>> {
         let names = self.by_node.get(node).into_iter().flatten();
         names.filter_map(|name| self.get(Resource::Pods, name))
+    }
+
+    /// The pods that are bound to no node.
+    pub(super) fn unbound_pods(&self) -> impl Iterator<Item = &Arc<Object>> {
+        self.pods_on("")
     }
 
     /// The pods of a namespace that a selector chooses, by name.
@@ -252,7 +258,7 @@ impl Store {
     }
 
     fn index_node(&mut self, before: Option<&Object>, after: Option<&Object>) {
-        let node = |pod: Option<&Object>| pod.and_then(|pod| pod.pod().node.clone());
+        let node = |pod: Option<&Object>| pod.map(|pod| pod.pod().node.clone().unwrap_or_default());
         let (was, is) = (node(before), node(after));
         if was == is {
             return;
