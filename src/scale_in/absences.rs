@@ -42,13 +42,13 @@ enum Stage {
 }
 
 impl Absences {
-    /// Looks at the pods of the node; `is_asked`: we have asked the one with this UID to go.
+    /// Looks at the pods of the node; `is_asked`: we have asked the one with this UID to go. The API server's clock is `cluster_ahead`.
     pub fn see(
         &mut self,
         pods: &BTreeMap<String, PodView>,
         is_asked: impl Fn(&str) -> bool,
         flush: &Flush,
-        now: Timestamp,
+        (now, cluster_ahead): (Timestamp, SignedDuration),
     ) {
         self.flush = self.flush.max(flush_time(pods.values().filter(|pod| !pod.finished), flush));
         let stage = |pod: &PodView| match pod.deletion_timestamp {
@@ -68,7 +68,7 @@ impl Absences {
         let left = left.into_iter().filter(|(_, _, set)| !self.asked.contains(*set));
         let left: Vec<_> = left.map(|(uid, pod, _)| (uid, pod, stage(pod))).collect();
         let starting = left.iter().filter(|(.., stage)| *stage == Stage::There(Containers::Starting));
-        let created = |pod: &PodView| pod.created.map_or(now, |created| created.min(now));
+        let created = |pod: &PodView| pod.created.map_or(now, |it| later(it, -cluster_ahead).min(now));
         self.started_by = starting.map(|(_, pod, _)| later(created(pod), PULLS_WITHIN)).max();
         let seen: BTreeMap<_, _> = left.into_iter().map(|(uid, _, stage)| (uid.clone(), stage)).collect();
         let uids = self.seen.keys().chain(seen.keys()).filter(|uid| !is_asked(uid));
@@ -135,7 +135,7 @@ mod tests {
                 let (uid, mut pod) = shipper("a", "");
                 pod.containers = containers;
                 pod.name.namespace = "logging".into();
-                absences.see(&[(uid, pod)].into(), |_| false, &flush, at(second));
+                absences.see(&[(uid, pod)].into(), |_| false, &flush, (at(second), SignedDuration::ZERO));
             }
             assert_eq!(absences.until(flush.default), expected, "{stages:?} {namespaces:?}");
         }
@@ -151,7 +151,7 @@ mod tests {
         let mut absences = Absences::default();
         let mut see = |pods: &[(String, PodView)], asked: &[&str], second| {
             let pods = pods.iter().cloned().collect();
-            absences.see(&pods, |uid| asked.contains(&uid), &flush, at(second));
+            absences.see(&pods, |uid| asked.contains(&uid), &flush, (at(second), SignedDuration::ZERO));
             (absences.flush().as_secs(), absences.until(Duration::from_secs(5)))
         };
         let (uid, pod) = shipper("a", "60");
@@ -193,5 +193,18 @@ mod tests {
             (60, Some(at(125))),
             "nobody waits for its successor"
         );
+    }
+
+    #[test]
+    fn what_the_api_servers_clock_dates_is_as_old_as_that_clock_says() {
+        let flush = Flush { default: Duration::ZERO, longest: Duration::from_mins(2), namespaces: [].into() };
+        for ahead in [0, 3_600, -3_600].map(SignedDuration::from_secs) {
+            let mut absences = Absences::default();
+            let (uid, pod) = shipper("a", "5");
+            let created = Some(later(at(100), ahead));
+            let pod = PodView { containers: Containers::Starting, created, ..pod };
+            absences.see(&[(uid, pod)].into(), |_| false, &flush, (at(110), ahead));
+            assert_eq!(absences.until(Duration::ZERO), Some(at(220)), "{ahead}");
+        }
     }
 }

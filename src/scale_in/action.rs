@@ -134,7 +134,7 @@ pub struct Plan {
     pub phase_until: Option<Timestamp>,
     /// When the first pod not yet asked to go is deleted regardless of budgets; `None`: no pod is before the phase ends.
     pub last_call: Option<Timestamp>,
-    /// If pods that come back are to be asked a last time from now on: until when, by the API server's clock.
+    /// If pods that come back are to be asked a last time from now on: until when.
     pub asks_last: Option<Timestamp>,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,

@@ -47,13 +47,16 @@ pub(super) enum Daemon {
 
 /// What decides a pod's class beside the pod itself. Moments are the API server's.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Circumstances<'a> {
     /// Now.
     pub(super) now: Timestamp,
     /// UIDs of deleted DaemonSets: nobody recreates their pods, so they are workload.
     pub(super) deleted_daemon_sets: &'a BTreeSet<String>,
-    /// Pods that come back; `None`: they are asked a last time.
-    pub(super) returns: Option<&'a Returns>,
+    /// Pods that come back.
+    pub(super) returns: &'a Returns,
+    /// Whether those are asked a last time.
+    pub(super) asks_last: bool,
     /// Whether it was asked to go: the watch may not show yet that it does.
     pub(super) is_asked: bool,
     /// Whether the patience with pods that asked not to be disturbed is over.
@@ -82,8 +85,9 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     }
     // A pod that is going gets its grace.
     let is_going = pod.deletion_timestamp.is_some() || around.is_asked;
-    if !is_going && around.returns.is_some_and(|returns| returns.is_given_up(pod, around.now)) {
-        return Class::Returned;
+    if !is_going && around.returns.is_given_up(pod) {
+        let is_asked_last = around.asks_last && around.returns.is_asked_last(pod);
+        return if is_asked_last { Class::Workload } else { Class::Returned };
     }
     if is_patient(pod, around.now) && !around.patience_is_over { Class::Patient } else { Class::Workload }
 }
@@ -309,7 +313,8 @@ mod tests {
         Circumstances {
             now: at(100),
             deleted_daemon_sets: &GONE,
-            returns: Some(&NOBODY),
+            returns: &NOBODY,
+            asks_last: false,
             is_asked: false,
             patience_is_over: false,
             is_over: false,
@@ -337,18 +342,19 @@ mod tests {
     fn a_pod_that_comes_back_again_and_again_is_left_and_one_that_goes_has_its_grace() {
         let returned = PodView { tolerates_cordon: true, created: Some(at(106)), ..pod() };
         let mut returns = Returns::default();
-        let class = |pod: &PodView, returns: &Returns| {
-            classify(pod, &Circumstances { returns: Some(returns), ..at_rest() })
-        };
+        let class = |pod: &PodView, returns: &Returns| classify(pod, &Circumstances { returns, ..at_rest() });
         assert_eq!(class(&returned, &returns), Class::Workload);
         returns.asked(returned.owner(), true);
         returns.see(&BTreeMap::from([(returned.uid.clone(), returned.clone())]), None);
         assert_eq!(class(&returned, &returns), Class::Returned);
-        let last_round = Circumstances { returns: None, ..at_rest() };
-        assert_eq!(classify(&returned, &last_round), Class::Workload);
+        let last_round = Circumstances { returns: &returns, asks_last: true, ..at_rest() };
+        let patient = wishing(returned.clone(), names::DO_NOT_DISRUPT, "true");
+        for pod in [&returned, &patient] {
+            assert_eq!(classify(pod, &last_round), Class::Workload);
+        }
         let going = PodView { deletion_timestamp: Some(at(150)), ..returned.clone() };
         assert_eq!(class(&going, &returns), Class::Workload);
-        let before_the_watch = Circumstances { returns: Some(&returns), is_asked: true, ..at_rest() };
+        let before_the_watch = Circumstances { returns: &returns, is_asked: true, ..at_rest() };
         assert_eq!(classify(&returned, &before_the_watch), Class::Workload);
     }
 

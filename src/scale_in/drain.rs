@@ -91,7 +91,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     plan.wake(limit);
     let silent = s.nodes().flat_map(|node| [s.lost_at(node), s.unable_at(node)]).flatten();
     let ends = s.settings.patience_ends(&record).into_iter().chain(silent);
-    for end in ends.chain(last_round_ends.map(|until| s.ours(until))).filter(|end| *end > s.now) {
+    for end in ends.chain(last_round_ends).filter(|end| *end > s.now) {
         plan.wake(end);
     }
     let patient = workloads.iter().filter(|(_, class)| *class == Class::Patient);
@@ -103,8 +103,8 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     announce_over_time(s, &record, plan);
 }
 
-/// If pods that come back are asked a last time from now on, until when, by the API server's clock: once all others have gone, or where
-/// their graces need what is left before the limit.
+/// If pods that come back are asked a last time from now on, until when: once all others have gone, or where their graces need what is left
+/// before the limit.
 fn asks_last(
     s: &Situation<'_>,
     pods: &[Classified<'_>],
@@ -116,10 +116,11 @@ fn asks_last(
     if s.memory.of_scale_in.returns.asked_last_until().is_some() {
         return None;
     }
-    let have_others_gone = !pods.iter().any(|(_, class)| class.is_workload());
-    let call = limit.map(|limit| order::first_call(limit, grace));
-    let asks = have_others_gone || call.is_some_and(|call| s.has_come(call, plan));
-    asks.then(|| Returns::last_round_ends(s.theirs(s.now), SignedDuration::from_secs(grace)))
+    if !pods.iter().any(|(_, class)| class.is_workload()) {
+        return Some(Returns::last_round_ends(s.now));
+    }
+    let limit = limit?;
+    s.has_come(order::first_call(limit, grace), plan).then(|| Returns::last_round_ends(limit))
 }
 
 fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Plan) {
@@ -270,11 +271,14 @@ fn ask(s: &Situation<'_>, record: &Record, candidate: Candidate<'_>, plan: &mut 
 fn is_seen_to_stay(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
     let Some(at) = s.memory.of(&pod.uid).to_go else { return true };
     let is_seen = s.listed_at.is_some_and(|listed| listed >= at + ASK_AGAIN) && !s.is_relisting;
-    if !is_seen && s.memory.tries(&Task::ListPods).failures == 0 {
-        release::list_pods(s, plan);
-        return false;
+    if is_seen || s.memory.tries(&Task::ListPods).failures > 0 {
+        return true;
     }
-    true
+    // A watch that begins anew has a list of its own.
+    if !s.is_relisting {
+        release::list_pods(s, plan);
+    }
+    false
 }
 
 /// Whether an eviction of the pod was answered before, or has had no answer for too long.

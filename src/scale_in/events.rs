@@ -369,7 +369,7 @@ impl WaitReason {
             Self::Refused(words) => quoted(words, 100),
             Self::Rate => "evictions are rate-limited".to_owned(),
             Self::Queued => "to be evicted".to_owned(),
-            Self::Volumes => "to be evicted once volumes are detached".to_owned(),
+            Self::Volumes => "waits for volumes to be unmounted and detached".to_owned(),
         }
     }
 }
@@ -387,7 +387,7 @@ pub(super) fn pods_given_up(pods: &[PodName]) -> ScaleInEvent {
 pub(super) fn pods_returned(pods: &[PodName]) -> ScaleInEvent {
     let note = format!(
         "these pods tolerate the cordon, or are bound to the node by name, and have come back after an eviction; \
-         they are not waited for: {}",
+         they are evicted a last time once all others have gone, and not waited for before that: {}",
         list(pods.iter().map(PodName::to_string))
     );
     warning(Reason::PodsReturned, "returned", note)

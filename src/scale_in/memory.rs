@@ -279,10 +279,16 @@ impl Memory {
         self.going.see(pods, now);
         self.pods.retain(|uid, _| pods.contains_key(uid));
         self.of_scale_in.returns.see(pods, self.claims.record().map(|record| record.requested_at));
+        self.of_scale_in.returns.see_last_round(pods, now);
     }
 
-    /// Notes what the node's DaemonSet pods do, once they are listed.
-    pub fn note_daemons(&mut self, pods: &BTreeMap<String, PodView>, flush: &Flush, now: Timestamp) {
+    /// Notes what the node's DaemonSet pods do, once they are listed. `now` is with how far the API server's clock is ahead.
+    pub fn note_daemons(
+        &mut self,
+        pods: &BTreeMap<String, PodView>,
+        flush: &Flush,
+        now: (Timestamp, SignedDuration),
+    ) {
         let record = self.claims.record();
         let is_draining = record.is_some_and(|record| record.phase == Phase::Draining);
         let flushing_since = record.filter(|_| !is_draining).map(|record| record.phase_since);

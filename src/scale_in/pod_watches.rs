@@ -177,7 +177,7 @@ impl Pods {
             }
             Event::Delete(pod) => {
                 let removed = self.by_uid.remove(&PodView::from(&pod).uid)?;
-                Some(if !removed.finished { self.exited() } else { self.after_exits() })
+                Some(if removed.finished { self.after_exits() } else { self.exited() })
             }
         }
     }
@@ -249,19 +249,16 @@ mod tests {
         pods.exits_to_come = 3;
         let (more, other) = (Some(News::NotTheLastExit), Some(News::Other));
         let is_going = json!({ "metadata": { "uid": "c", "deletionTimestamp": "2026-01-01T00:00:00Z" } });
-        for (event, news) in [
-            (Event::Apply(ended("a")), more),
-            (Event::Apply(ended("a")), None),
-            (Event::Delete(ended("a")), more),
-            (Event::Apply(running("new")), other),
-            (Event::Apply(serde_json::from_value(is_going).expect("a pod")), other),
-            // The kubelet's last word and the object's end may come together.
-            (Event::Delete(running("b")), more),
-            (Event::Apply(ended("c")), other),
-            (Event::Delete(ended("c")), other),
-        ] {
-            assert_eq!(pods.apply(&node, event), news);
-        }
+        let mut says = |event| pods.apply(&node, event);
+        assert_eq!(says(Event::Apply(ended("a"))), more);
+        assert_eq!(says(Event::Apply(ended("a"))), None);
+        assert_eq!(says(Event::Delete(ended("a"))), more);
+        assert_eq!(says(Event::Apply(running("new"))), other);
+        assert_eq!(says(Event::Apply(serde_json::from_value(is_going).expect("a pod"))), other);
+        // The kubelet's last word and the object's end may come together.
+        assert_eq!(says(Event::Delete(running("b"))), more);
+        assert_eq!(says(Event::Apply(ended("c"))), other);
+        assert_eq!(says(Event::Delete(ended("c"))), other);
         assert!(pods.apply(&node, Event::Init) == other && pods.exits_to_come == 0);
     }
 

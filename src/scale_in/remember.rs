@@ -377,6 +377,8 @@ impl Worker {
     fn tell_of_heartbeat(&mut self, group: &GroupName, error: Option<&AwsError>) {
         match error {
             None => drop(self.told.heartbeats.recovered()),
+            // That passes, and the hook is used all the same.
+            Some(error) if error.is_transient() => {}
             Some(error) => {
                 if let Some(outage_seconds) = self.told.heartbeats.failed() {
                     tracing::warn!(

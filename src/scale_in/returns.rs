@@ -4,7 +4,8 @@
 //! Each owner's pods are evicted (at the deadline: deleted) like all others. The first to come back is evicted too, as it may go elsewhere this time;
 //! later ones would come back for ever, and are neither evicted nor waited for. The same once many have come in spite of the cordon, whoever
 //! owns them: each run of a CronJob or of a CI system has another owner. Once all others have gone, those that are there then are evicted a
-//! last time: else they would end with the machine, without a signal. What is refused then for too long is given up again.
+//! last time, whatever they ask for: else they would end with the machine, without a signal. What is refused then for too long is given up
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ const NEWCOMERS: usize = 10;
 /// Creation times lie up to this much before the moment.
 const WHOLE_SECONDS: SignedDuration = SignedDuration::from_secs(1);
 
-/// The last round of evictions is over this long after the longest grace of its pods: what is still refused is not waited for.
+/// In the last round, what is still refused this long after the last sign of another's going is not waited for.
 const REFUSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// What one run has seen of pods that come back.
@@ -53,9 +54,9 @@ pub struct Returns {
 /// All that come back are evicted, whatever they have done before.
 #[derive(Clone, Debug)]
 struct LastRound {
-    /// UIDs of the pods that were there when it began.
+    /// UIDs of the pods that were there when it began, and are there still.
     pods: BTreeSet<String>,
-    /// Its end, by the API server's clock.
+    /// When it ends, unless a pod goes meanwhile.
     until: Timestamp,
 }
 
@@ -107,9 +108,9 @@ impl Returns {
         self.seen.get(&pod.uid).copied().unwrap_or_default()
     }
 
-    /// When a last round that begins at `now` ends, where the longest grace of its pods is this.
-    pub fn last_round_ends(now: Timestamp, grace: SignedDuration) -> Timestamp {
-        later(later(now, grace), REFUSED_WITHIN)
+    /// When a last round ends in which nothing has gone since `last`.
+    pub fn last_round_ends(last: Timestamp) -> Timestamp {
+        later(last, REFUSED_WITHIN)
     }
 
     /// Begins the last round, unless it has begun, with all that are there now.
@@ -117,17 +118,30 @@ impl Returns {
         self.last.get_or_insert_with(|| LastRound { pods: self.seen.keys().cloned().collect(), until });
     }
 
+    /// Notes which of the last round's pods are there. While they go, those that are to be asked after them have time.
+    pub fn see_last_round(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
+        let Some(last) = &mut self.last else { return };
+        let before = last.pods.len();
+        last.pods.retain(|uid| pods.contains_key(uid));
+        let is_going = |uid: &String| pods.get(uid).is_some_and(|pod| pod.deletion_timestamp.is_some());
+        if last.pods.len() < before || last.pods.iter().any(is_going) {
+            last.until = last.until.max(Self::last_round_ends(now));
+        }
+    }
+
     /// When the last round ends, or ended; `None`: it is still to come.
     pub fn asked_last_until(&self) -> Option<Timestamp> {
         self.last.as_ref().map(|last| last.until)
     }
 
-    /// Whether this pod is no longer evicted at `now`. A pod that was there at its owner's first eviction has never come back, whatever
-    /// its creation time says: the API server's clock may be ahead.
-    pub fn is_given_up(&self, pod: &PodView, now: Timestamp) -> bool {
-        if self.last.as_ref().is_some_and(|last| now < last.until && last.pods.contains(&pod.uid)) {
-            return false;
-        }
+    /// Whether a pod is of the last round, or would be if it began now.
+    pub fn is_asked_last(&self, pod: &PodView) -> bool {
+        self.last.as_ref().is_none_or(|last| last.pods.contains(&pod.uid))
+    }
+
+    /// Whether this pod is no longer evicted, but for the last round. A pod that was there at its owner's first eviction has never come
+    /// back, whatever its creation time says: the API server's clock may be ahead.
+    pub fn is_given_up(&self, pod: &PodView) -> bool {
         if self.too_many.contains(&pod.uid) {
             return true;
         }
@@ -187,24 +201,35 @@ mod tests {
         assert!(!returns.is_back(&b, asked_at), "it never went away");
         let c = pod("c", 102);
         returns.see(&on_the_node(&[&b, &c]), None);
-        assert!(returns.is_back(&c, asked_at) && !returns.is_given_up(&c, at(200)));
+        assert!(returns.is_back(&c, asked_at) && !returns.is_given_up(&c));
         returns.asked(c.owner(), true);
         let d = pod("d", 102);
         returns.see(&on_the_node(&[&b, &d]), None);
-        assert!(returns.is_given_up(&d, at(200)) && !returns.is_given_up(&b, at(200)));
-        assert_eq!(returns.asked_last_until(), None);
-        let until = Returns::last_round_ends(at(200), SignedDuration::from_secs(30));
-        assert_eq!(until, at(290));
-        returns.ask_last(until);
-        assert!(
-            !returns.is_given_up(&d, at(289)) && returns.asked_last_until() == Some(until),
-            "the last round"
-        );
-        assert!(returns.is_given_up(&d, until), "refused for too long");
+        assert!(returns.is_given_up(&d) && !returns.is_given_up(&b));
+        assert!(returns.is_asked_last(&d) && returns.asked_last_until().is_none());
+        returns.ask_last(Returns::last_round_ends(at(200)));
         returns.asked(d.owner(), true);
         let next = pod("e", 103);
         returns.see(&on_the_node(&[&b, &d, &next]), None);
-        assert!(returns.is_given_up(&next, at(200)), "it came after that began");
+        assert!(returns.is_given_up(&next) && returns.is_asked_last(&d) && !returns.is_asked_last(&next));
+    }
+
+    #[test]
+    fn the_last_round_lasts_a_minute_from_the_last_sign_that_one_of_its_pods_goes() {
+        let (a, b) = (pod("a", 90), pod("b", 90));
+        let going = PodView { deletion_timestamp: Some(at(500)), ..b.clone() };
+        let mut returns = Returns::default();
+        returns.see(&on_the_node(&[&a, &b]), None);
+        returns.ask_last(Returns::last_round_ends(at(200)));
+        for (there, now, until) in [
+            (vec![&a, &b], 210, 260),
+            (vec![&a, &going], 220, 280),
+            (vec![&a], 490, 550),
+            (vec![&a], 500, 550),
+        ] {
+            returns.see_last_round(&on_the_node(&there), at(now));
+            assert_eq!(returns.asked_last_until(), Some(at(until)), "{now}");
+        }
     }
 
     #[test]
@@ -217,13 +242,13 @@ mod tests {
         returns.see(&on_the_node(&[&a]), None);
         returns.asked(a.owner(), false);
         returns.see(&on_the_node(&[&b]), None);
-        assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b, at(200)));
+        assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b));
         assert_eq!((returns.asked_from(&a), returns.asked_from(&b)), (None, None));
         returns.asked(b.owner(), true);
         // The scheduler's view of the Node may lag: it is asked again, at a pace.
         let (c, d) = (bound("c", 160), bound("d", 161));
         returns.see(&on_the_node(&[&c, &d]), None);
-        assert!(!returns.is_given_up(&c, at(200)) && returns.is_given_up(&d, at(200)));
+        assert!(!returns.is_given_up(&c) && returns.is_given_up(&d));
         assert_eq!((returns.asked_from(&c), returns.asked_from(&d)), (Some(at(165)), Some(at(161))));
         // Somebody has opened the Node for a moment meanwhile.
         returns.see_node(false, at(200));
@@ -231,7 +256,7 @@ mod tests {
         returns.see_node(true, at(210));
         let (early, late) = (bound("e", 261), bound("f", 262));
         returns.see(&on_the_node(&[&early, &late]), None);
-        assert!(!returns.is_given_up(&early, at(200)) && returns.is_given_up(&late, at(200)));
+        assert!(!returns.is_given_up(&early) && returns.is_given_up(&late));
     }
 
     #[test]
@@ -250,7 +275,7 @@ mod tests {
                 .filter(|&n| {
                     let pod = new(n, tolerates_cordon);
                     returns.see(&on_the_node(&[&pod]), requested_at);
-                    returns.is_given_up(&pod, at(200))
+                    returns.is_given_up(&pod)
                 })
                 .collect();
             let expected: &[i64] = if tolerates_cordon && requested_at.is_some() { &[11, 12] } else { &[] };
@@ -268,9 +293,9 @@ mod tests {
             let (a, b, c) = (of("a"), of("b"), of("c"));
             returns.see(&on_the_node(&[&a, &b]), None);
             returns.asked(a.owner(), returns.is_back(&a, Some(at(100))));
-            assert!(!returns.is_given_up(&b, at(200)));
+            assert!(!returns.is_given_up(&b));
             returns.see(&on_the_node(&[&b, &c]), None);
-            assert!(returns.is_given_up(&c, at(200)), "it has come after that");
+            assert!(returns.is_given_up(&c), "it has come after that");
         }
     }
 

@@ -265,7 +265,7 @@ impl Situation<'_> {
         self.classified_of(|_| true, record, false)
     }
 
-    /// The same when those that come back are asked a last time.
+    /// The same if those that come back are asked a last time from now on.
     pub(super) fn last_round(&self, record: &Record) -> impl Iterator<Item = (&PodView, Class)> {
         self.classified_of(|_| true, Some(record), true)
     }
@@ -275,14 +275,17 @@ impl Situation<'_> {
         &self,
         is_wanted: impl Fn(&PodView) -> bool,
         record: Option<&Record>,
-        is_last_round: bool,
+        begins_last_round: bool,
     ) -> impl Iterator<Item = (&PodView, Class)> {
         let patience_ends = record.and_then(|record| self.settings.patience_ends(record));
         let now = self.theirs(self.now);
+        let returns = &self.memory.of_scale_in.returns;
+        let asks_last = begins_last_round || returns.asked_last_until().is_some_and(|until| self.now < until);
         let circumstances = move |pod: &PodView| Circumstances {
             now,
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
-            returns: (!is_last_round).then_some(&self.memory.of_scale_in.returns),
+            returns,
+            asks_last,
             is_asked: pod.deletion_timestamp.is_none() && self.memory.of(&pod.uid).to_go.is_some(),
             // On a lost machine it cannot finish, and is to start elsewhere.
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now)

@@ -264,7 +264,7 @@ impl Worker {
         }
         self.memory.note_listed(is_listed && !is_relisting, now);
         if is_listed && !is_relisting {
-            self.memory.note_daemons(pods, &self.shared.settings.flush, now);
+            self.memory.note_daemons(pods, &self.shared.settings.flush, (now, look.cluster_ahead));
         }
         let permits = Permits::new(self, leads, now);
         let mut known = PlannedWith::now(&self.shared, self.instance.as_ref());

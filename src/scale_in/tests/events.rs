@@ -216,7 +216,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInPodsReturned",
-        "these pods tolerate the cordon, or are bound to the node by name, and have come back after an eviction; they are not waited for: shop/web-1, shop/web-2",
+        "these pods tolerate the cordon, or are bound to the node by name, and have come back after an eviction; they are evicted a last time once all others have gone, and not waited for before that: shop/web-1, shop/web-2",
     ),
     (
         "Warning",

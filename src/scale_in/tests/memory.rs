@@ -169,9 +169,9 @@ fn a_daemonset_pod_that_was_asked_to_go_is_not_waited_for_as_one_that_others_rep
     let there = BTreeMap::from([(shipper.uid.clone(), shipper.clone())]);
     let goes = |ask: &dyn Fn(&mut Memory)| {
         let mut memory = Memory::default();
-        memory.note_daemons(&there, &flush, at(0));
+        memory.note_daemons(&there, &flush, (at(0), SignedDuration::ZERO));
         ask(&mut memory);
-        memory.note_daemons(&BTreeMap::new(), &flush, at(1));
+        memory.note_daemons(&BTreeMap::new(), &flush, (at(1), SignedDuration::ZERO));
         memory.of_scale_in.absences.until(Duration::ZERO)
     };
     assert_eq!(goes(&|_| {}), Some(at(16)), "nobody here has asked it");

@@ -348,7 +348,7 @@ impl Scene {
         self.memory.note_listed(self.pods.is_some() && !self.is_relisting, self.now);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()), self.now);
         if let Some(pods) = &self.pods {
-            self.memory.note_daemons(pods, &self.settings.flush, self.now);
+            self.memory.note_daemons(pods, &self.settings.flush, (self.now, cluster_ahead));
         }
         let mut plan = plan(&Situation {
             now: self.now,

@@ -49,6 +49,9 @@ const AGAIN_AFTER: SignedDuration = SignedDuration::from_millis(500);
 /// ... and at the latest.
 const AGAIN_BY_THEN: SignedDuration = SignedDuration::from_secs(15);
 
+/// A hold that was to lapse this long ago has lapsed, or another replica keeps it: that is as good as not urgent.
+const LAPSED_FOR: SignedDuration = SignedDuration::from_secs(30);
+
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
@@ -533,8 +536,11 @@ pub(super) fn again_after(
     instance: &InstanceId,
     now: Timestamp,
 ) -> SignedDuration {
-    let left = ends.map(|ends| ends.duration_since(now)).filter(SignedDuration::is_positive);
-    let longest = left.unwrap_or_else(|| signed(timeout / 2)) / AGAIN_AFTER_PART;
+    let longest = match ends.map(|ends| ends.duration_since(now)) {
+        Some(left) if left <= -LAPSED_FOR => AGAIN_BY_THEN,
+        Some(left) if left.is_positive() => left / AGAIN_AFTER_PART,
+        _ => signed(timeout / 2) / AGAIN_AFTER_PART,
+    };
     let longest = longest.clamp(AGAIN_AFTER, AGAIN_BY_THEN);
     longest - portion(longest / 2, instance)
 }

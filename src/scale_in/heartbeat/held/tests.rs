@@ -236,6 +236,7 @@ fn a_heartbeat_that_was_throttled_is_sent_again_the_sooner_the_less_is_left() {
         (Some(3_600), 7_200, 15_000),
         (None, 320, 5_000),
         (Some(-5), 320, 5_000),
+        (Some(-30), 60, 15_000),
     ] {
         let (least, most) = again(left, timeout);
         assert!(least >= longest / 2 && least < longest * 6 / 10, "{left:?} of {timeout}: {least}");
