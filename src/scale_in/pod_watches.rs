@@ -67,6 +67,7 @@ impl Pods {
             self.listed.iter().chain(self.watches.streams.keys()).filter(is_other).cloned().collect();
         for name in ended {
             self.version += 1;
+            self.exits_to_come = 0;
             self.watches.streams.remove(&name);
             self.watches.listing.remove(&name);
             self.listed.remove(&name);

@@ -56,7 +56,9 @@ pub struct Returns {
 struct LastRound {
     /// UIDs of the pods that were there when it began, and are there still.
     pods: BTreeSet<String>,
-    /// When it ends, unless a pod goes meanwhile.
+    /// How many of them are there, and how many of those are going: each is a sign once, as one that goes may stay for ever.
+    progress: (usize, usize),
+    /// When it ends, unless there is another sign of one that goes.
     until: Timestamp,
 }
 
@@ -115,16 +117,19 @@ impl Returns {
 
     /// Begins the last round, unless it has begun, with all that are there now.
     pub fn ask_last(&mut self, until: Timestamp) {
-        self.last.get_or_insert_with(|| LastRound { pods: self.seen.keys().cloned().collect(), until });
+        self.last.get_or_insert_with(|| {
+            let pods: BTreeSet<String> = self.seen.keys().cloned().collect();
+            LastRound { progress: (pods.len(), 0), pods, until }
+        });
     }
 
     /// Notes which of the last round's pods are there. While they go, those that are to be asked after them have time.
     pub fn see_last_round(&mut self, pods: &BTreeMap<String, PodView>, now: Timestamp) {
         let Some(last) = &mut self.last else { return };
-        let before = last.pods.len();
         last.pods.retain(|uid| pods.contains_key(uid));
-        let is_going = |uid: &String| pods.get(uid).is_some_and(|pod| pod.deletion_timestamp.is_some());
-        if last.pods.len() < before || last.pods.iter().any(is_going) {
+        let is_going = |uid: &&String| pods.get(*uid).is_some_and(|pod| pod.deletion_timestamp.is_some());
+        let progress = (last.pods.len(), last.pods.iter().filter(is_going).count());
+        if std::mem::replace(&mut last.progress, progress) != progress {
             last.until = last.until.max(Self::last_round_ends(now));
         }
     }
@@ -224,6 +229,8 @@ mod tests {
         for (there, now, until) in [
             (vec![&a, &b], 210, 260),
             (vec![&a, &going], 220, 280),
+            // Others come and go meanwhile, and this one may never have gone.
+            (vec![&a, &going], 400, 280),
             (vec![&a], 490, 550),
             (vec![&a], 500, 550),
         ] {
